@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE
-from danube.model.ids import TopicId
+from danube.model.ids import Offset, TopicId
 
 __all__ = [
     "FREED_MARGIN",
@@ -110,10 +110,10 @@ class JournalFile:
         """The file is full or finished; nothing more is written to it."""
         self.freed = False
         """No data in it is needed, and the next file's header says so; it becomes a spare when that is durable."""
-        self.live: dict[TopicId, tuple[int, int]] = {}
+        self.live: dict[TopicId, tuple[int, Offset]] = {}
         """Topic id to the bytes of its batches in this file and the highest end offset among them."""
 
-    def count_batch(self, topic_id: TopicId, size: int, end_offset: int) -> None:
+    def count_batch(self, topic_id: TopicId, size: int, end_offset: Offset) -> None:
         """Count a batch as needed data."""
         found = self.live.get(topic_id)
         if found is not None:
@@ -175,7 +175,7 @@ class FileTable:
         self._stopped.discard(topic_id)
         return freed
 
-    def release(self, topic_id: TopicId, up_to_offset: int) -> bool:
+    def release(self, topic_id: TopicId, up_to_offset: Offset) -> bool:
         """Stop counting a topic in files where its batches end at or below an offset; returns as :meth:`drop_topic`."""
         freed = False
         for file in self._files.values():

@@ -13,7 +13,7 @@ from danube.log.format import BLOCK_HEADER_SIZE, BLOCK_MAGIC, ENTRY_HEADER_SIZE,
 from danube.log.recovered import Corruption
 from danube.model.batch import BATCH_MAGIC, STAMP_SIZE, Stamp, read_stamp
 from danube.model.errors import CorruptBatchError
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 
 __all__ = ["salvage"]
 
@@ -32,7 +32,7 @@ async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, 
             batches must not be mistaken for current ones: it is read only as far as it can be parsed from its start.
     """
     data = await disk.read(name, start, end - start)
-    topics: dict[TopicId, tuple[int, int]] = {}
+    topics: dict[TopicId, tuple[Offset, Offset]] = {}
     complete = bounded
     at = 0
     while at < len(data):
@@ -47,7 +47,7 @@ async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, 
     return Corruption(file_id, start, end, topics, complete)
 
 
-def _step(data: bytes, at: int, topics: dict[TopicId, tuple[int, int]]) -> int:
+def _step(data: bytes, at: int, topics: dict[TopicId, tuple[Offset, Offset]]) -> int:
     """Parse one header or entry at ``at`` and note its contents; return its length, 0 if it cannot be parsed."""
     if data.startswith(BLOCK_MAGIC, at) or data.startswith(TERMINATOR, at):
         return BLOCK_HEADER_SIZE
@@ -63,11 +63,11 @@ def _step(data: bytes, at: int, topics: dict[TopicId, tuple[int, int]]) -> int:
         _note(data, entry.start, stamp, topics)
     elif entry.type == EntryType.BATCH:
         # The offsets are lost, but the topic is known.
-        topics.setdefault(entry.topic_id, (0, 0))
+        topics.setdefault(entry.topic_id, (FIRST_OFFSET, FIRST_OFFSET))
     return entry.end - at
 
 
-def _stamped(data: bytes, at: int, topics: dict[TopicId, tuple[int, int]]) -> int:
+def _stamped(data: bytes, at: int, topics: dict[TopicId, tuple[Offset, Offset]]) -> int:
     """Parse the stamp behind a damaged entry header."""
     stamp = _stamp(data, at + ENTRY_HEADER_SIZE)
     if stamp is None:
@@ -83,11 +83,11 @@ def _stamp(data: bytes, at: int) -> Stamp | None:
         return None
 
 
-def _note(data: bytes, at: int, stamp: Stamp, topics: dict[TopicId, tuple[int, int]]) -> None:
+def _note(data: bytes, at: int, stamp: Stamp, topics: dict[TopicId, tuple[Offset, Offset]]) -> None:
     count = int.from_bytes(data[at + _COUNT_AT : at + _HEAD_SIZE], "little")
     if not 0 < count <= stamp.total_size:  # the count is not covered by the stamp's checksum; a record has some bytes
         count = 1
-    low, high = topics.get(stamp.topic_id, (0, 0))
+    low, high = topics.get(stamp.topic_id, (FIRST_OFFSET, FIRST_OFFSET))
     low = min(low, stamp.base_offset) if high else stamp.base_offset
     topics[stamp.topic_id] = (low, max(high, stamp.base_offset + count))
 

@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any, Final
 
 from danube.model.batch import BatchHeader
+from danube.model.ids import Offset
 
 __all__ = ["BatchCache", "StoredBatch", "TopicCache"]
 
@@ -33,7 +34,13 @@ class StoredBatch:
     __slots__ = ("append_time_us", "base_offset", "end_offset", "header", "memo", "part", "stamp")
 
     def __init__(
-        self, base_offset: int, end_offset: int, stamp: bytes, part: bytes, header: BatchHeader, append_time_us: int
+        self,
+        base_offset: Offset,
+        end_offset: Offset,
+        stamp: bytes,
+        part: bytes,
+        header: BatchHeader,
+        append_time_us: int,
     ) -> None:
         self.base_offset = base_offset
         self.end_offset = end_offset
@@ -53,14 +60,14 @@ class TopicCache:
     __slots__ = ("_bases", "_batches", "_head")
 
     def __init__(self) -> None:
-        self._bases: list[int] = []
+        self._bases: list[Offset] = []
         self._batches: list[StoredBatch | None] = []
         self._head = 0
 
     def __len__(self) -> int:
         return len(self._bases) - self._head
 
-    def get(self, offset: int) -> StoredBatch | None:
+    def get(self, offset: Offset) -> StoredBatch | None:
         """Return the batch that holds ``offset``."""
         at = bisect_right(self._bases, offset, self._head) - 1
         if at < self._head:

@@ -77,7 +77,7 @@ import google_crc32c
 
 from danube.model.batch import CRC_RESIDUE, crc32c
 from danube.model.errors import DataDirectoryError, InternalError
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 from danube.model.policies import Durability
 
 __all__ = [
@@ -191,7 +191,7 @@ class Entry:
         buffers: Sequence[bytes],
         owner: object = None,
         *,
-        end_offset: int = 0,
+        end_offset: Offset = FIRST_OFFSET,
         batch: object = None,
         size: int = -1,
     ) -> None:

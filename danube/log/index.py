@@ -12,6 +12,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
+from danube.model.ids import FIRST_OFFSET, Offset
+
 __all__ = ["REGION_BYTES", "Location", "TopicIndex"]
 
 REGION_BYTES: Final = 64 * 1024
@@ -43,7 +45,7 @@ class TopicIndex:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add(self, base_offset: int, file: int, position: int, append_time_us: int, size_bytes: int) -> None:
+    def add(self, base_offset: Offset, file: int, position: int, append_time_us: int, size_bytes: int) -> None:
         """Add a batch; only the first of each region is indexed."""
         place = file << _POSITION_BITS | position
         region = place // REGION_BYTES
@@ -60,47 +62,47 @@ class TopicIndex:
         self._sizes.append(before)
         times.append(append_time_us)
 
-    def find(self, offset: int) -> Location | None:
+    def find(self, offset: Offset) -> Location | None:
         """Return the place of the last entry at or below ``offset``; the first one if all are above."""
         if not self._offsets:
             return None
         return self._location(max(0, bisect_right(self._offsets, offset) - 1))
 
-    def after(self, location: Location) -> tuple[int, Location] | None:
+    def after(self, location: Location) -> tuple[Offset, Location] | None:
         """Return base offset and place of the first entry behind ``location``."""
         at = bisect_right(self._places, location.file << _POSITION_BITS | location.position)
         if at == len(self._places):
             return None
-        return self._offsets[at], self._location(at)
+        return Offset(self._offsets[at]), self._location(at)
 
-    def before_time(self, time_us: int) -> int | None:
+    def before_time(self, time_us: int) -> Offset | None:
         """Return the base offset of the last entry appended before ``time_us``, None if there is none."""
         at = bisect_left(self._times, time_us)
-        return self._offsets[at - 1] if at else None
+        return Offset(self._offsets[at - 1]) if at else None
 
     def first_time(self) -> int | None:
         """Return the append time of the first entry."""
         return self._times[0] if self._times else None
 
-    def bytes_from(self, offset: int) -> int:
+    def bytes_from(self, offset: Offset) -> int:
         """Return the bytes of the batches at and behind an offset; up to one region too many."""
         if not self._offsets:
             return 0
         return self._total_bytes - self._sizes[max(0, bisect_right(self._offsets, offset) - 1)]
 
-    def surplus(self, offset: int) -> int:
+    def surplus(self, offset: Offset) -> int:
         """Return the maximum by which :meth:`bytes_from` this offset may be too high; 0: it is exact."""
         at = max(0, bisect_right(self._offsets, offset) - 1)
         if not self._offsets or self._offsets[at] >= offset:
             return 0
         return (self._sizes[at + 1] if at + 1 < len(self._sizes) else self._total_bytes) - self._sizes[at]
 
-    def offset_keeping(self, size_bytes: int) -> int:
+    def offset_keeping(self, size_bytes: int) -> Offset:
         """Return the highest base offset known to have at least ``size_bytes`` at and behind it."""
         at = bisect_right(self._sizes, self._total_bytes - size_bytes) - 1
-        return self._offsets[at] if at >= 0 else 0
+        return Offset(self._offsets[at]) if at >= 0 else FIRST_OFFSET
 
-    def drop_before(self, offset: int) -> None:
+    def drop_before(self, offset: Offset) -> None:
         """Remove entries that a reader at ``offset`` or behind it does not need."""
         count = bisect_right(self._offsets, offset) - 1
         if count > 0:

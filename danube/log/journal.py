@@ -54,7 +54,7 @@ from danube.model.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
-from danube.model.ids import NO_TOPIC, TopicId
+from danube.model.ids import NO_TOPIC, Offset, TopicId
 from danube.model.limits import MIB, Limits
 from danube.model.policies import Durability
 
@@ -671,7 +671,7 @@ class Journal:
             self._keeper.want_recycling()
         self._keeper.files_released()
 
-    def release(self, topic_id: TopicId, up_to_offset: int) -> None:
+    def release(self, topic_id: TopicId, up_to_offset: Offset) -> None:
         """Release a topic's batches below ``up_to_offset`` (they are sealed elsewhere, or expired)."""
         if self._keeper.files.release(topic_id, up_to_offset):
             self._keeper.want_recycling()

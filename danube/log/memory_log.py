@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from danube.log.cache import StoredBatch
 from danube.model.batch import BatchHeader, write_stamp
-from danube.model.ids import NO_OWNER_EPOCH, TopicId
+from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, TopicId
 
 __all__ = ["MemoryLog"]
 
@@ -16,15 +16,15 @@ class MemoryLog:
 
     def __init__(self, topic_id: TopicId) -> None:
         self._topic_id = topic_id
-        self.next_offset = 0
+        self.next_offset = FIRST_OFFSET
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         """The offset of the next message."""
         return self.next_offset
 
     @property
-    def start_offset(self) -> int:
+    def start_offset(self) -> Offset:
         """The same as ``end_offset``: there is nothing to read."""
         return self.next_offset
 
@@ -35,14 +35,14 @@ class MemoryLog:
         stamp = write_stamp(len(part), self._topic_id, base, now_us, NO_OWNER_EPOCH)
         return StoredBatch(base, self.next_offset, stamp, part, header, now_us)
 
-    def get_cached(self, offset: int) -> StoredBatch | None:
+    def get_cached(self, offset: Offset) -> StoredBatch | None:
         """Return None."""
         return None
 
-    async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, offset: Offset, max_bytes: int) -> list[StoredBatch]:
         """Return nothing."""
         return []
 
-    async def offset_at(self, time_us: int) -> int:
+    async def offset_at(self, time_us: int) -> Offset:
         """Return the end offset: no past messages are stored."""
         return self.next_offset

@@ -31,12 +31,13 @@ from danube.log.cache import StoredBatch
 from danube.log.recovered import WINDOW_BATCHES, ProducedBatch
 from danube.model.batch import BatchHeader
 from danube.model.errors import DataLossError, DuplicateSequenceError, ProducerFencedError, SequenceGapError
-from danube.model.ids import NO_PRODUCER_EPOCH, ProducerEpoch, ProducerId
+from danube.model.ids import NO_PRODUCER_EPOCH, Offset, ProducerEpoch, ProducerId
 from danube.model.limits import Limits
 
 __all__ = ["Checked", "ProducerEntry", "ProducerSession", "ProducerTable", "Verdict"]
 
 _US: Final = 1_000_000
+_NO_OFFSET: Final = Offset(-1)
 
 
 class Verdict(enum.Enum):
@@ -54,7 +55,7 @@ class Checked(NamedTuple):
     """A verdict and the batch it refers to."""
 
     kind: Verdict
-    base_offset: int = -1
+    base_offset: Offset = _NO_OFFSET
     """Base offset of the first copy, for KNOWN and PENDING."""
     batch: StoredBatch | None = None
     """The first copy, for PENDING."""
@@ -95,7 +96,7 @@ class _Known(msgspec.Struct, array_like=True):
 
     base_sequence: int
     record_count: int
-    base_offset: int
+    base_offset: Offset
 
 
 class _Saved(msgspec.Struct, array_like=True):
@@ -110,7 +111,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     exclusive_epoch: ProducerEpoch
     producers: list[_Saved]
     names_lost_until_us: int = 0
-    unread: list[tuple[int, int]] = []
+    unread: list[tuple[Offset, Offset]] = []
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -132,7 +133,7 @@ class _Producer:
         self.next_sequence = 0
         self.used_us = 0
         # Base sequence, record count, base offset, and the batch until it is settled.
-        self.window: deque[tuple[int, int, int, StoredBatch | None]] = deque()
+        self.window: deque[tuple[int, int, Offset, StoredBatch | None]] = deque()
 
     def session(self) -> ProducerSession:
         return ProducerSession(
@@ -176,7 +177,7 @@ class ProducerTable:
         self._by_name: dict[str, _Producer] = {}
         self._epoch = self._exclusive_epoch = NO_PRODUCER_EPOCH
         self._names_lost_until_us = 0
-        self._unread: list[tuple[int, int]] = []
+        self._unread: list[tuple[Offset, Offset]] = []
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -398,16 +399,16 @@ class ProducerTable:
             producer.trim()
 
     @property
-    def unread(self) -> tuple[int, int] | None:
+    def unread(self) -> tuple[Offset, Offset] | None:
         """``[from, to)`` offsets to be read from the history before sessions are opened; None if there are none."""
         return self._unread[0] if self._unread else None
 
-    def note_unread(self, low: int, high: int) -> None:
+    def note_unread(self, low: Offset, high: Offset) -> None:
         """Note offsets whose batches are damaged in the journal and sealed; see :attr:`unread`."""
         if not any(start <= low and high <= end for start, end in self._unread):
             self._unread.append((low, high))
 
-    def note_read(self, end: int) -> None:
+    def note_read(self, end: Offset) -> None:
         """Remove the offsets of :attr:`unread` below ``end``: :meth:`apply_batches` was called with their batches."""
         low, high = self._unread[0]
         if end < high:

@@ -15,7 +15,7 @@ import msgspec
 from danube.log.index import Location, TopicIndex
 from danube.model.batch import BatchFlags, BatchHeader, Stamp
 from danube.model.errors import DataLossError
-from danube.model.ids import ProducerEpoch, ProducerId, TopicId
+from danube.model.ids import Offset, ProducerEpoch, ProducerId, TopicId
 from danube.model.policies import Durability
 
 __all__ = ["Corruption", "ProducedBatch", "Recovered", "RecoveredTopic", "Standing", "TornTail", "Visitor"]
@@ -42,7 +42,7 @@ class ProducedBatch(NamedTuple):
     producer_epoch: ProducerEpoch
     base_sequence: int
     record_count: int
-    base_offset: int
+    base_offset: Offset
     append_time_us: int
 
 
@@ -73,7 +73,7 @@ class Corruption(msgspec.Struct, frozen=True):
     file: int
     start: int
     end: int
-    topics: dict[TopicId, tuple[int, int]]
+    topics: dict[TopicId, tuple[Offset, Offset]]
     """Topics known to have batches in the range: topic id to ``[first offset, end)``."""
     complete: bool
     """False if some bytes of the range were not identified: it may hold more than ``topics``."""
@@ -120,7 +120,7 @@ class RecoveredTopic:
         "topic_id",
     )
 
-    def __init__(self, topic_id: TopicId, first_offset: int) -> None:
+    def __init__(self, topic_id: TopicId, first_offset: Offset) -> None:
         self.topic_id = topic_id
         self.index = TopicIndex()
         self.first_offset = first_offset
@@ -128,10 +128,10 @@ class RecoveredTopic:
         self.first_time_us = 0
         self.append_time_us = 0
         self.producers: dict[ProducerId, deque[ProducedBatch]] = {}
-        self.damaged: list[tuple[int, int]] = []
+        self.damaged: list[tuple[Offset, Offset]] = []
         self.suspect = False
 
-    def add(self, stamp: Stamp, header: BatchHeader, location: Location) -> int:
+    def add(self, stamp: Stamp, header: BatchHeader, location: Location) -> Offset:
         """Add the topic's next batch and return the offset behind it."""
         base = stamp.base_offset
         if base != self.next_offset:
@@ -151,7 +151,7 @@ class RecoveredTopic:
         )
         return end
 
-    def note_damage(self, low: int, high: int) -> None:
+    def note_damage(self, low: Offset, high: Offset) -> None:
         """Record lost offsets; they are never assigned again."""
         if not any(start <= low and high <= end for start, end in self.damaged):
             self.damaged.append((low, high))
@@ -177,14 +177,14 @@ class Recovered:
         self.blocks = 0
         self.batches = 0
 
-    def topic(self, topic_id: TopicId, first_offset: int) -> RecoveredTopic:
+    def topic(self, topic_id: TopicId, first_offset: Offset) -> RecoveredTopic:
         """Return a topic; create it if it was not seen before."""
         topic = self.topics.get(topic_id)
         if topic is None:
             topic = self.topics[topic_id] = RecoveredTopic(topic_id, first_offset)
         return topic
 
-    def stopped_topics(self, start_offsets: Mapping[TopicId, int] | None = None) -> dict[TopicId, DataLossError]:
+    def stopped_topics(self, start_offsets: Mapping[TopicId, Offset] | None = None) -> dict[TopicId, DataLossError]:
         """Return the topics that must not be served, and the error of each.
 
         Args:

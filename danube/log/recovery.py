@@ -51,7 +51,7 @@ from danube.log.index import Location
 from danube.log.recovered import Corruption, Recovered, Standing, TornTail, Visitor
 from danube.model.batch import PART_OVERHEAD, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
-from danube.model.ids import NO_TOPIC
+from danube.model.ids import NO_TOPIC, Offset
 from danube.model.policies import Durability
 
 __all__ = ["Recovery"]
@@ -59,7 +59,7 @@ __all__ = ["Recovery"]
 _log = logging.getLogger("danube.journal")
 
 _U64: Final = struct.Struct("<Q")
-_FOR_EVER: Final = 2**63 - 1
+_FOR_EVER: Final = Offset(2**63 - 1)
 _KEPT: Final = (EntryType.BATCH, EntryType.DAMAGE)
 _OWN: Final = (EntryType.FREED, EntryType.METADATA)
 

@@ -24,23 +24,23 @@ from danube.log.journal import Journal
 from danube.log.recovered import RecoveredTopic
 from danube.model.batch import STAMP_SIZE, BatchHeader, check_part, read_stamp, write_stamp
 from danube.model.errors import CorruptBatchError, DanubeError, DataLossError, InternalError, NotFoundError
-from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, TopicId
+from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
 from danube.model.policies import Durability
 
 __all__ = ["SealedReader", "Submitter", "TopicLog"]
 
 _HEAD_BYTES: Final = max(BLOCK_HEADER_SIZE, ENTRY_HEADER_SIZE)
-_NOWHERE: Final = (-1, Location(0, 0))
+_NOWHERE: Final = (Offset(-1), Location(0, 0))
 
 
 class SealedReader(Protocol):
     """Reads batches that are sealed and no longer in the journal."""
 
-    async def read(self, topic_id: TopicId, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, topic_id: TopicId, offset: Offset, max_bytes: int) -> list[StoredBatch]:
         """Return batches from the one that holds ``offset`` on (or the next behind it); empty if nothing is sealed."""
         ...
 
-    async def offset_at(self, topic_id: TopicId, time_us: int) -> int | None:
+    async def offset_at(self, topic_id: TopicId, time_us: int) -> Offset | None:
         """Return the first sealed offset appended at or after a time; None if all are older."""
         ...
 
@@ -56,11 +56,11 @@ class Submitter(Protocol):
 class NothingSealed:
     """The reader of a log without history."""
 
-    async def read(self, topic_id: TopicId, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, topic_id: TopicId, offset: Offset, max_bytes: int) -> list[StoredBatch]:
         """Return nothing."""
         return []
 
-    async def offset_at(self, topic_id: TopicId, time_us: int) -> int | None:
+    async def offset_at(self, topic_id: TopicId, time_us: int) -> Offset | None:
         """Return None."""
         return None
 
@@ -96,11 +96,11 @@ class TopicLog:
         journal: Journal,
         cache: BatchCache,
         owner_epoch: OwnerEpoch = NO_OWNER_EPOCH,
-        next_offset: int = 0,
-        start_offset: int = 0,
+        next_offset: Offset = FIRST_OFFSET,
+        start_offset: Offset = FIRST_OFFSET,
         recovered: RecoveredTopic | None = None,
         *,
-        sealed_offset: int = 0,
+        sealed_offset: Offset = FIRST_OFFSET,
         sealed: SealedReader | None = None,
         submitter: Submitter | None = None,
         on_unsealed: Callable[[TopicLog], None] | None = None,
@@ -113,7 +113,7 @@ class TopicLog:
         self._cache = cache
         self._cached = TopicCache()
         assert durability is not Durability.NONE, "a topic that stores nothing has no log"
-        self._resume: tuple[int, Location] = _NOWHERE
+        self._resume: tuple[Offset, Location] = _NOWHERE
         if recovered is not None:
             self.index = recovered.index
             next_offset = max(next_offset, recovered.next_offset)
@@ -221,11 +221,11 @@ class TopicLog:
 
     # --- Reading ---
 
-    def get_cached(self, offset: int) -> StoredBatch | None:
+    def get_cached(self, offset: Offset) -> StoredBatch | None:
         """Return the batch that holds ``offset`` if it is in memory."""
         return self._cached.get(offset)
 
-    async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, offset: Offset, max_bytes: int) -> list[StoredBatch]:
         """Return batches from the one that holds ``offset`` on; at least one, and about ``max_bytes`` at most.
 
         An empty list means that there is nothing between ``offset`` and the end. Below ``start_offset``, reading begins
@@ -252,7 +252,7 @@ class TopicLog:
             return await self.read(max(offset + 1, behind), max_bytes)
         return await self._read_journal(found, offset, max_bytes)
 
-    async def _read_journal(self, found: list[StoredBatch], offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def _read_journal(self, found: list[StoredBatch], offset: Offset, max_bytes: int) -> list[StoredBatch]:
         while True:
             try:
                 offset, size = await self._take_stored(found, offset, max_bytes)
@@ -277,14 +277,14 @@ class TopicLog:
         self._take_cached(found, offset, max_bytes - size)
         return found
 
-    async def offset_at(self, time_us: int) -> int:
+    async def offset_at(self, time_us: int) -> Offset:
         """Return the first offset appended at or after a time; the end offset if there is none."""
         unsealed = self.journal_start  # batches sealed from here on are not in the result
         if self.start_offset < unsealed:
             sealed = await self._sealed.offset_at(self.topic_id, time_us)
             if sealed is not None:
                 return max(sealed, self.start_offset)
-        offset = max(self.start_offset, unsealed, self.index.before_time(time_us) or 0)
+        offset = max(self.start_offset, unsealed, self.index.before_time(time_us) or FIRST_OFFSET)
         while offset < self.end_offset:
             for batch in await self.read(offset, 4 * REGION_BYTES):
                 if batch.append_time_us >= time_us:
@@ -292,7 +292,7 @@ class TopicLog:
                 offset = batch.end_offset
         return self.end_offset
 
-    def _take_cached(self, found: list[StoredBatch], offset: int, max_bytes: int) -> int:
+    def _take_cached(self, found: list[StoredBatch], offset: Offset, max_bytes: int) -> int:
         """Append cached batches from ``offset`` on, the first one regardless of its size; return their bytes."""
         size = 0
         get = self._cached.get
@@ -302,7 +302,7 @@ class TopicLog:
             offset = batch.end_offset
         return size
 
-    async def _take_stored(self, found: list[StoredBatch], offset: int, max_bytes: int) -> tuple[int, int]:
+    async def _take_stored(self, found: list[StoredBatch], offset: Offset, max_bytes: int) -> tuple[Offset, int]:
         """Read the journal from the batch that holds ``offset`` on; return the offset reached, and the size."""
         resume_at, location = self._resume
         if resume_at != offset:
@@ -343,14 +343,14 @@ class TopicLog:
                 self._resume = (offset, Location(file, position))
                 return offset, size
 
-    def _jump(self, location: Location, offset: int) -> Location:
+    def _jump(self, location: Location, offset: Offset) -> Location:
         """Return where the log continues after the end of a journal file."""
         following = self.index.after(location)
         if following is None:
             raise self._missing(offset, self.end_offset, location)
         return following[1]
 
-    def _open(self, stored: bytes, offset: int, location: Location) -> StoredBatch:
+    def _open(self, stored: bytes, offset: Offset, location: Location) -> StoredBatch:
         try:
             stamp = read_stamp(stored)
             part = stored[STAMP_SIZE:]
@@ -366,7 +366,7 @@ class TopicLog:
         base = stamp.base_offset
         return StoredBatch(base, base + header.record_count, stored[:STAMP_SIZE], part, header, stamp.append_time_us)
 
-    def _missing(self, low: int, high: int, location: Location) -> DanubeError:
+    def _missing(self, low: Offset, high: Offset, location: Location) -> DanubeError:
         if low < self.journal_start:
             return NotFoundError(f"{self!r}: offset {low} has left the journal while it was read")
         return DataLossError(
@@ -376,7 +376,7 @@ class TopicLog:
 
     # --- Release ---
 
-    def sealed_up_to(self, offset: int, size_bytes: int) -> None:
+    def sealed_up_to(self, offset: Offset, size_bytes: int) -> None:
         """Release batches below an offset from the journal: their ``size_bytes`` are sealed. Never moves backwards.
 
         The caller has made that durable: after a restart it passes ``sealed_offset``.
@@ -387,7 +387,7 @@ class TopicLog:
         self.unsealed_bytes = max(0, self.unsealed_bytes - size_bytes)
         self._note_rest()
 
-    def _leave_journal(self, offset: int) -> None:
+    def _leave_journal(self, offset: Offset) -> None:
         self.journal_start = min(offset, self.end_offset)
         self.index.drop_before(self.journal_start)
         self._journal.release(self.topic_id, self.journal_start)
@@ -403,7 +403,7 @@ class TopicLog:
             self.unsealed_since_us = self.index.first_time() or 1
             self._note_unsealed()
 
-    def expire(self, up_to_offset: int) -> None:
+    def expire(self, up_to_offset: Offset) -> None:
         """Release everything below an offset, in the journal and in memory. Never moves backwards.
 
         The caller has made the new ``start_offset`` durable: after a restart, missing batches below it are ignored.
