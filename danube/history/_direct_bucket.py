@@ -10,7 +10,7 @@ from danube.history.manifest_format import Bucket
 from danube.history.parts import to_log_part
 from danube.history.segment import SegmentPart
 from danube.model.errors import InvalidArgumentError, TopicNotFoundError
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 from danube.model.names import partition_name, split_partition, validate_topic
 from danube.model.policies import Durability
 from danube.model.query_api import LogParts, LogState, gaps_of, name_matcher
@@ -76,8 +76,8 @@ class DirectBucket:
             end = max(start, state.end_offset)
         if not 0 <= start <= end:
             raise InvalidArgumentError(f"offsets [{start}, {end}) are not a range")
-        high = max(start, min(end, state.end_offset))
-        low = min(max(start, state.start_offset), high)
+        high = max(Offset(start), min(Offset(end), state.end_offset))
+        low = min(max(Offset(start), state.start_offset), high)
         found = [
             to_log_part(state.storage, key, 0, part)
             for key, part in self._parts(state.topic_id)
@@ -115,8 +115,8 @@ class DirectBucket:
         head = self._topics[base]
         topic_id = head.topic_ids[partition]
         parts = self._parts(topic_id)
-        start = self._bucket.starts.get(topic_id, parts[0][1].base_offset if parts else 0)
-        end = max(start, parts[-1][1].end_offset if parts else 0)
+        start = self._bucket.starts.get(topic_id, parts[0][1].base_offset if parts else FIRST_OFFSET)
+        end = max(start, parts[-1][1].end_offset if parts else FIRST_OFFSET)
         return LogState(
             topic=base,
             partition=partition,

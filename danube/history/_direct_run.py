@@ -23,7 +23,7 @@ import trio
 from danube.history.objects import load_footer
 from danube.history.segment import SegmentPart, read_index
 from danube.model.errors import ClosedError, DanubeError, DataLossError
-from danube.model.ids import ProducerId
+from danube.model.ids import Offset, ProducerId
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
@@ -58,8 +58,8 @@ class Span(NamedTuple):
     """A range of offsets that one part holds."""
 
     part: DirectPart
-    start: int
-    end: int
+    start: Offset
+    end: Offset
 
     @property
     def is_whole(self) -> bool:

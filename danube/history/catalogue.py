@@ -31,7 +31,7 @@ from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHisto
 from danube.history.segment import SegmentPart
 from danube.metadata import Change, Condition, Delete, MetadataStore, Put, TableWriter, decode_record
 from danube.model.errors import MetadataConflictError, OwnerFencedError
-from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, TopicId
+from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
 
 __all__ = ["HistoryCatalogue", "OwnerRecord"]
 
@@ -52,7 +52,7 @@ class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
     """Identity of this metadata store. A bucket with another incarnation belongs to another broker."""
 
 
-OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[TopicId, int]], None]
+OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[TopicId, Offset]], None]
 """``on_change(added, removed, starts)``: called for one applied change; added parts may replace removed ones."""
 
 _encode = msgspec.msgpack.encode
@@ -134,7 +134,7 @@ class HistoryCatalogue:
             record = decode_record(item, _PART.decode)
             self.topic(record.part.topic_id).add(record)
         for item in (await self._store.list("/starts/"))[0]:
-            self.topic(TopicId(int(item.key.removeprefix("/starts/"), 16))).start_offset = int(item.value)
+            self.topic(TopicId(int(item.key.removeprefix("/starts/"), 16))).start_offset = Offset(int(item.value))
 
     async def raise_epoch(self, at_least: OwnerEpoch) -> None:
         """Raise this owner's epoch to ``at_least``, the lowest one that a bucket to be taken over permits.
@@ -309,7 +309,7 @@ class HistoryCatalogue:
                 if some:
                     await self._change(added=(), removed=some, now_us=now_us)
 
-    async def expire(self, topic_id: TopicId, start_offset: int, now_us: int) -> None:
+    async def expire(self, topic_id: TopicId, start_offset: Offset, now_us: int) -> None:
         """Move a topic's start to ``start_offset`` and remove the parts that lie entirely below. Never moves backwards.
 
         Raises:
@@ -378,7 +378,7 @@ class HistoryCatalogue:
         removed: Sequence[PartRecord],
         now_us: int,
         new_objects: dict[ObjectRef, tuple[int, int]] | None = None,
-        starts: Mapping[TopicId, int] | None = None,
+        starts: Mapping[TopicId, Offset] | None = None,
         taint: bool = False,
     ) -> None:
         """Add and remove parts, and update the counts of their objects, in one transaction."""
@@ -465,5 +465,5 @@ class HistoryCatalogue:
             )
 
 
-def _ignore(added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[TopicId, int]) -> None:
+def _ignore(added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[TopicId, Offset]) -> None:
     """Default callback that does nothing."""

@@ -41,6 +41,7 @@ from danube.model.errors import (
     StorageNotFoundError,
     StorageRangeError,
 )
+from danube.model.ids import Offset
 from danube.model.limits import Limits
 from danube.model.query_api import LogParts, RawBatch
 from danube.storage import Storage, open_storage, parse_url
@@ -145,11 +146,12 @@ class DirectStorage:
             ClosedError: the storage was closed.
         """
         wanted = [
-            Span(part, max(start, part.part.base_offset), min(end, part.part.end_offset)) for part, start, end in spans
+            Span(part, max(Offset(start), part.part.base_offset), min(Offset(end), part.part.end_offset))
+            for part, start, end in spans
         ]
         return self._read([span for span in wanted if span.start < span.end], producers)
 
-    def offset_at(self, found: LogParts, time_us: int) -> int:
+    def offset_at(self, found: LogParts, time_us: int) -> Offset:
         """Return the first offset within ``found`` that was appended at or after a time; its end if there is none.
 
         Args:

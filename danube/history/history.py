@@ -26,7 +26,7 @@ from danube.history.sealers import Sealers
 from danube.history.segment import SegmentPart
 from danube.log import Journal
 from danube.model.errors import DanubeError, OwnerFencedError
-from danube.model.ids import TopicId
+from danube.model.ids import Offset, TopicId
 from danube.model.limits import Limits
 from danube.model.policies import Retention
 from danube.storage import Storage
@@ -59,7 +59,7 @@ class ManagedTopic(Sealable, Protocol):
         """Whether its batches are committed to its storage and sealed there, by merging; else the sealer seals them."""
         ...
 
-    def floors(self) -> Sequence[int]:
+    def floors(self) -> Sequence[Offset]:
         """Return the cursor floors of its durable subscriptions."""
         ...
 
@@ -165,7 +165,7 @@ class History:
         return everything
 
     def _note_change(
-        self, added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[TopicId, int]
+        self, added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[TopicId, Offset]
     ) -> None:
         """Pass a change of the catalogue to the manifests."""
         for storage in {record.storage for record in (*added, *removed)} & self.manifests.keys():

@@ -49,7 +49,7 @@ from danube.model.errors import (
     OwnerFencedError,
     StorageNotFoundError,
 )
-from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, TopicId
+from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
 from danube.storage import Storage
 
 __all__ = ["Everything", "ManifestLog", "load_manifest", "read_bucket"]
@@ -129,7 +129,7 @@ async def _newest(storage: Storage, found: Sequence[tuple[int, str]]) -> list[tu
     raise DataLossError(f"{storage.url}: the manifest before {manifests[-1][0]} is missing; restore it from a copy")
 
 
-Everything = tuple[Iterable[PartRecord], dict[TopicId, int], dict[str, bytes], Subscriptions]
+Everything = tuple[Iterable[PartRecord], dict[TopicId, Offset], dict[str, bytes], Subscriptions]
 """Contents of a snapshot: parts, starts, topics, subscriptions."""
 
 
@@ -187,9 +187,9 @@ class ManifestLog:
         return self._sequence > 0
 
     def _clear(self) -> None:
-        self._removed: list[tuple[TopicId, int]] = []
+        self._removed: list[tuple[TopicId, Offset]] = []
         self._added: dict[str, list[SegmentPart]] = {}
-        self._starts: dict[TopicId, int] = {}
+        self._starts: dict[TopicId, Offset] = {}
         self._topics: dict[str, bytes | None] = {}
         self._subscriptions: Subscriptions = {}
 
@@ -198,7 +198,7 @@ class ManifestLog:
         *,
         added: Mapping[str, list[SegmentPart]] | None = None,
         removed: Iterable[PartRecord] = (),
-        starts: Mapping[TopicId, int] | None = None,
+        starts: Mapping[TopicId, Offset] | None = None,
         topics: Mapping[str, bytes | None] | None = None,
         subscriptions: Subscriptions | None = None,
     ) -> None:

@@ -27,7 +27,7 @@ import msgspec
 from danube.history.segment import SegmentPart, extend_crc
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError, FailedPreconditionError
-from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, TopicId
+from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
 
 __all__ = [
     "FORMAT_VERSION",
@@ -76,11 +76,11 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     epoch: OwnerEpoch
     sequence: int
     created_us: int
-    removed: list[tuple[TopicId, int]]
+    removed: list[tuple[TopicId, Offset]]
     """(topic id, base offset) of removed parts. Applied before ``added``."""
     added: dict[str, list[SegmentPart]]
     """Object key to the referenced parts in it."""
-    starts: dict[TopicId, int]
+    starts: dict[TopicId, Offset]
     """Topic id to its start offset, where retention has moved it."""
     topics: dict[str, bytes | None]
     """Topic name to its record; None: it was deleted. A name without a leading slash is a namespace,
@@ -183,8 +183,8 @@ class Bucket:
         self._empty()
 
     def _empty(self) -> None:
-        self.parts: dict[TopicId, dict[int, tuple[str, SegmentPart]]] = {}
-        self.starts: dict[TopicId, int] = {}
+        self.parts: dict[TopicId, dict[Offset, tuple[str, SegmentPart]]] = {}
+        self.starts: dict[TopicId, Offset] = {}
         self.topics: dict[str, bytes] = {}
         self.namespaces: dict[str, bytes] = {}
         self.subscriptions: Subscriptions = {}

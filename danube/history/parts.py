@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from danube.history.segment import SegmentPart
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 from danube.model.query_api import LogPart
 
 __all__ = ["ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory", "from_log_part", "to_log_part"]
@@ -69,23 +69,23 @@ class TopicHistory:
 
     def __init__(self) -> None:
         self.parts: list[PartRecord] = []
-        self._bases: list[int] = []
+        self._bases: list[Offset] = []
         # Highest append time up to the end of each part: keeps the binary search valid if the clock steps back.
         self._highest_us: list[int] = []
-        self.start_offset = 0
+        self.start_offset = FIRST_OFFSET
         """Start offset set by retention."""
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         """Offset after the last sealed one; 0 if nothing is sealed."""
-        return self.parts[-1].part.end_offset if self.parts else 0
+        return self.parts[-1].part.end_offset if self.parts else FIRST_OFFSET
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all sealed batches."""
         return sum(record.part.size_bytes for record in self.parts)
 
-    def find(self, offset: int) -> PartRecord | None:
+    def find(self, offset: Offset) -> PartRecord | None:
         """Return the part that holds ``offset``, or else the next one."""
         at = max(0, bisect_right(self._bases, offset) - 1)
         for record in self.parts[at : at + 2]:
@@ -93,7 +93,7 @@ class TopicHistory:
                 return record
         return None
 
-    def between(self, start: int, end: int, most: int) -> tuple[list[PartRecord], bool]:
+    def between(self, start: Offset, end: Offset, most: int) -> tuple[list[PartRecord], bool]:
         """Return the parts that overlap ``[start, end)``, at most ``most``, and whether there are more."""
         first = max(0, bisect_right(self._bases, start) - 1)
         if first < len(self.parts) and self.parts[first].part.end_offset <= start:

@@ -30,7 +30,7 @@ from danube.model.errors import (
     StorageRangeError,
     StorageUnavailableError,
 )
-from danube.model.ids import ProducerId, TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, ProducerId, TopicId
 from danube.model.limits import KIB, MIB, Limits
 from danube.storage import Storage
 
@@ -97,7 +97,7 @@ class SegmentReader:
         self._index_bytes = 0
         self._first_reads: OrderedDict[tuple[ObjectRef, int, int], bytes] = OrderedDict()
         self._footers: OrderedDict[ObjectRef, SegmentFooter] = OrderedDict()
-        self._streams: OrderedDict[tuple[TopicId, int], _Place] = OrderedDict()
+        self._streams: OrderedDict[tuple[TopicId, Offset], _Place] = OrderedDict()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -108,12 +108,12 @@ class SegmentReader:
 
     # --- Interface of TopicLog ---
 
-    def end_offset(self, topic_id: TopicId) -> int:
+    def end_offset(self, topic_id: TopicId) -> Offset:
         """Return the offset after the last sealed one."""
         topic = self._catalogue.find(topic_id)
-        return topic.end_offset if topic is not None else 0
+        return topic.end_offset if topic is not None else FIRST_OFFSET
 
-    async def read(self, topic_id: TopicId, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, topic_id: TopicId, offset: Offset, max_bytes: int) -> list[StoredBatch]:
         """Return sealed batches from the one that holds ``offset`` on (or the next one), about ``max_bytes``.
 
         All batches of one call come from one part. An empty list means that nothing from ``offset`` on is sealed.
@@ -136,7 +136,7 @@ class SegmentReader:
             return found
         return []
 
-    async def offset_at(self, topic_id: TopicId, time_us: int) -> int | None:
+    async def offset_at(self, topic_id: TopicId, time_us: int) -> Offset | None:
         """Return the first sealed offset appended at or after a time; None if all are older.
 
         Raises the errors of :meth:`read`.
@@ -194,11 +194,11 @@ class SegmentReader:
 
     # --- Parts ---
 
-    def _lookup(self, topic_id: TopicId, offset: int) -> PartRecord | None:
+    def _lookup(self, topic_id: TopicId, offset: Offset) -> PartRecord | None:
         topic = self._catalogue.find(topic_id)
         return topic.find(max(offset, topic.start_offset)) if topic is not None else None
 
-    async def _locate(self, record: PartRecord, offset: int) -> tuple[int, int]:
+    async def _locate(self, record: PartRecord, offset: Offset) -> tuple[int, int]:
         """Return the position in the object at which to start searching for a batch, and the bytes to read there."""
         part = record.part
         if part.size_bytes <= self._first_bytes:
@@ -231,7 +231,7 @@ class SegmentReader:
         data = await self._storage(record).get(record.object, part.index_start, part.index_end)
         return read_index(data, part, self._where(record))
 
-    async def _read_part(self, place: _Place, offset: int, max_bytes: int) -> tuple[list[StoredBatch], int]:
+    async def _read_part(self, place: _Place, offset: Offset, max_bytes: int) -> tuple[list[StoredBatch], int]:
         """Read batches of one part; return them, and the position of the next one."""
         fresh = False
         while True:
@@ -242,7 +242,9 @@ class SegmentReader:
                     raise self._lost(place.record, offset, str(error)) from error
                 fresh = True
 
-    async def _cut(self, place: _Place, offset: int, max_bytes: int, *, fresh: bool) -> tuple[list[StoredBatch], int]:
+    async def _cut(
+        self, place: _Place, offset: Offset, max_bytes: int, *, fresh: bool
+    ) -> tuple[list[StoredBatch], int]:
         record, position, first_bytes, ahead = place
         part = record.part
         found: list[StoredBatch] = []
@@ -387,7 +389,7 @@ class SegmentReader:
             del self._fetches[key]
             fetch.done.set()
 
-    def _remember(self, topic_id: TopicId, offset: int, record: PartRecord, position: int, ahead: int) -> None:
+    def _remember(self, topic_id: TopicId, offset: Offset, record: PartRecord, position: int, ahead: int) -> None:
         """Record that a reader is expected to continue here."""
         ahead = min(max(1, 2 * ahead), _MAX_AHEAD)
         if position >= record.part.end:
@@ -418,7 +420,7 @@ class SegmentReader:
         storage = self._storages.get(record.storage)
         return f"{storage.url if storage is not None else record.storage}/{record.object}"
 
-    def _lost(self, record: PartRecord, offset: int, why: str) -> DataLossError:
+    def _lost(self, record: PartRecord, offset: Offset, why: str) -> DataLossError:
         part = record.part
         return DataLossError(
             f"topic {part.topic_id:016x}: offsets [{max(offset, part.base_offset)}, {part.end_offset}) cannot be read"

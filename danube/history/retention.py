@@ -18,6 +18,7 @@ import msgspec
 
 from danube.history.parts import TopicHistory
 from danube.log.index import TopicIndex
+from danube.model.ids import FIRST_OFFSET, Offset
 from danube.model.policies import Retention
 
 __all__ = ["Measured", "RetentionPlan", "plan_retention"]
@@ -26,9 +27,9 @@ __all__ = ["Measured", "RetentionPlan", "plan_retention"]
 class Measured(Protocol):
     """The part of a topic's log that retention looks at; see :class:`danube.log.TopicLog`."""
 
-    start_offset: int
-    end_offset: int
-    journal_start: int
+    start_offset: Offset
+    end_offset: Offset
+    journal_start: Offset
     index: TopicIndex
     unsealed_bytes: int
     unsealed_surplus_bytes: int
@@ -38,8 +39,8 @@ class RetentionPlan(msgspec.Struct, frozen=True):
     """Effect that retention would have on one topic now."""
 
     topic: str
-    start_offset: int
-    new_start_offset: int
+    start_offset: Offset
+    new_start_offset: Offset
     freed_bytes: int
     """Bytes of sealed batches; bytes freed in the journal are available when its files are recycled."""
     freed_parts: int
@@ -50,7 +51,7 @@ def plan_retention(
     policy: Retention,
     log: Measured,
     history: TopicHistory | None,
-    floors: Sequence[int],
+    floors: Sequence[Offset],
     now_us: int,
 ) -> RetentionPlan:
     """Return the new start offset of a topic, with reasons.
@@ -67,15 +68,15 @@ def plan_retention(
     if policy.acknowledged and floors:
         floor = min(floors)
         # In the journal any offset is a possible start; sealed parts are removed only as a whole.
-        border = max((part.end_offset for part in parts if part.end_offset <= floor), default=0)
+        border = max((part.end_offset for part in parts if part.end_offset <= floor), default=FIRST_OFFSET)
         start = max(start, floor if floor >= log.journal_start else border)
     if policy.max_age_s > 0:
         before_us = now_us - int(policy.max_age_s * 1e6)
         # Only from the front: after a step back of the clock, a part with an old time may follow newer ones.
         old = list(takewhile(lambda part: part.last_time_us < before_us, parts))
-        start = max(start, old[-1].end_offset if old else 0)
+        start = max(start, old[-1].end_offset if old else FIRST_OFFSET)
         if start >= log.journal_start:
-            start = max(start, log.index.before_time(before_us) or 0)
+            start = max(start, log.index.before_time(before_us) or FIRST_OFFSET)
     if policy.max_bytes > 0:
         # After a restart the unsealed bytes are an estimate: the possible surplus must not remove existing data.
         unsealed_bytes = max(0, log.unsealed_bytes - log.unsealed_surplus_bytes)

@@ -51,7 +51,7 @@ import msgspec
 from danube.log.cache import StoredBatch
 from danube.model.batch import CRC_RESIDUE, STAMP_SIZE, Stamp, check_part, crc32c, read_stamp
 from danube.model.errors import CorruptBatchError, DataLossError
-from danube.model.ids import OwnerEpoch, ProducerId, TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, OwnerEpoch, ProducerId, TopicId
 
 __all__ = [
     "ControlEntry",
@@ -106,8 +106,8 @@ class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
     """One topic's part of an object: a half-open range of its offsets, and the location of its bytes."""
 
     topic_id: TopicId
-    base_offset: int
-    end_offset: int
+    base_offset: Offset
+    end_offset: Offset
     first_time_us: int
     """Append time of the first batch."""
     last_time_us: int
@@ -198,7 +198,8 @@ class SegmentBuilder:
         self._control = (0, 0, 0)
         # The part being built.
         self._topic_id = _NO_PART
-        self._start = self._base = self._end = self._first_us = self._last_us = self._batches = self._crc = 0
+        self._base = self._end = FIRST_OFFSET
+        self._start = self._first_us = self._last_us = self._batches = self._crc = 0
         self._index: list[bytes] = []
         self._indexed_at = 0
 
@@ -390,7 +391,7 @@ class PartIndex:
         """Approximate memory usage."""
         return 24 * len(self._offsets) + 400
 
-    def find(self, offset: int) -> tuple[int, int]:
+    def find(self, offset: Offset) -> tuple[int, int]:
         """Return the position of the last indexed batch at or below an offset, and of the next indexed one.
 
         The latter is -1 if there is none.
@@ -398,11 +399,11 @@ class PartIndex:
         at = max(0, bisect_right(self._offsets, offset) - 1)
         return self._positions[at], self._positions[at + 1] if at + 1 < len(self._positions) else -1
 
-    def before_time(self, time_us: int) -> tuple[int, int]:
+    def before_time(self, time_us: int) -> tuple[Offset, int]:
         """Return base offset and position of the last indexed batch before which all batches are older than a time."""
         # The first entry has time 0.
         at = max(0, bisect_left(self._times, time_us) - 1)
-        return self._offsets[at], self._positions[at]
+        return Offset(self._offsets[at]), self._positions[at]
 
 
 def read_index(data: bytes, part: SegmentPart, where: str) -> PartIndex:

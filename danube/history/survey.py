@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from danube.history.manifest_format import Bucket
 from danube.history.segment import SegmentFooter, SegmentPart
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, TopicId
 
 __all__ = ["Chain", "FoundObject", "Survey", "promised_parts"]
 
@@ -24,8 +24,8 @@ class Chain(NamedTuple):
     """The restorable parts of one topic or partition."""
 
     topic_id: TopicId
-    start_offset: int
-    end_offset: int
+    start_offset: Offset
+    end_offset: Offset
     parts: list[tuple[str, SegmentPart]]
     """Keys and parts, in the order of their offsets."""
     unlisted: int
@@ -76,12 +76,12 @@ class Survey:
         """Return the restorable parts of a topic."""
         listed = [part for _, part in sorted(self.bucket.parts.get(topic_id, {}).items())]
         parts = list(listed)
-        start = self.bucket.starts.get(topic_id, 0)
+        start = self.bucket.starts.get(topic_id, FIRST_OFFSET)
         spare = [(key, part) for key, part in self._unlisted.get(topic_id, ()) if part.end_offset > start]
         if not parts and not start:
-            start = min((part.base_offset for _, part in spare), default=0)
+            start = min((part.base_offset for _, part in spare), default=FIRST_OFFSET)
         end = max([start, *(part.end_offset for _, part in parts)])
-        epoch = max((part.epoch for _, part in parts), default=0)
+        epoch = max((part.epoch for _, part in parts), default=NO_OWNER_EPOCH)
         while True:
             # Of two parts that begin here, prefer the later owner's; of one owner's parts, the merged one.
             fitting = [(key, part) for key, part in spare if part.base_offset == end and part.epoch >= epoch]

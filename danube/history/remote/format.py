@@ -42,7 +42,7 @@ from danube.history.segment import (
 )
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError
-from danube.model.ids import NO_TOPIC, OwnerEpoch, TopicId
+from danube.model.ids import NO_TOPIC, Offset, OwnerEpoch, TopicId
 
 __all__ = [
     "Change",
@@ -251,7 +251,7 @@ class SnapshotBody(msgspec.Struct, frozen=True, array_like=True):
     """Contents of a SNAPSHOT."""
 
     state: RemoteState
-    next_offsets: dict[TopicId, int]
+    next_offsets: dict[TopicId, Offset]
     """Topic id to the offset after its last settled record."""
     objects: list[SnapshotObject]
 

@@ -74,7 +74,7 @@ from danube.model.errors import (
     StorageUnavailableError,
     UnavailableError,
 )
-from danube.model.ids import ProducerId, TopicId
+from danube.model.ids import Offset, ProducerId, TopicId
 from danube.model.limits import Limits
 from danube.storage import Storage
 
@@ -176,7 +176,7 @@ class RemoteJournal:
         commit_bytes = min(limits.remote_commit_bytes, storage.capabilities.max_object_bytes // 16)
         self._queue = CommitQueue(1, limits.remote_in_flight, commit_bytes)
         self._stored = StoredCommits()
-        self._next_offsets: dict[TopicId, int] = {}
+        self._next_offsets: dict[TopicId, Offset] = {}
         self._needed: dict[Position, SnapshotObject] = {}
         """Commits with batches that may not be listed in any manifest."""
         self._snapshot: Position | None = None

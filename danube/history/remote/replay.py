@@ -28,7 +28,7 @@ from danube.log.format import EntryType
 from danube.log.recovered import WINDOW_BATCHES, ProducedBatch, Visitor
 from danube.model.batch import BatchFlags
 from danube.model.errors import CorruptBatchError, DataLossError
-from danube.model.ids import ProducerId, TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, ProducerId, TopicId
 from danube.model.policies import Durability
 
 __all__ = ["LiveObject", "RemoteRecovered", "RemoteTopicState", "Replay"]
@@ -44,7 +44,7 @@ class RemoteTopicState:
 
     __slots__ = ("next_offset", "producers")
 
-    def __init__(self, next_offset: int = 0) -> None:
+    def __init__(self, next_offset: Offset = FIRST_OFFSET) -> None:
         self.next_offset = next_offset
         self.producers: dict[ProducerId, deque[ProducedBatch]] = {}
 
