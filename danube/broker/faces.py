@@ -392,7 +392,7 @@ class ServedTopic(Protocol):
         ...
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         """The offset after the last message that consumers may see."""
         ...
 

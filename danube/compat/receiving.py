@@ -93,7 +93,7 @@ class CompatConsumer:
         self.consumer_id = consumer_id
         self.name = name
         self.key_filters = key_filters
-        self.caught_up_at: int | None = None
+        self.caught_up_at: Offset | None = None
         self.began = trio.current_time()
         """When it connected, in monotonic seconds."""
         self._subscription = subscription

@@ -17,6 +17,7 @@ from danube.broker.delivery.subscription import Subscription
 from danube.model import Limits, SubscriptionType, api, validate_name
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError
+from danube.model.ids import Offset
 from danube.model.keys import check_key_filters
 from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
@@ -89,7 +90,7 @@ async def _converse(
             consumer_id=consumer.consumer_id,
             durability=topic.durability,
             active=subscription.is_active(consumer),
-            floor=subscription.cursor.floor,
+            floor=Offset(subscription.cursor.floor),
             end_offset=topic.end_offset,
             ack_timeout_s=subscription.policy.ack_timeout_s,
             subscription_id=subscription.subscription_id,

@@ -34,7 +34,7 @@ class Consumer:
         consumer_id: int,
         name: str,
         stream: ServerStream,
-        end_offset: int,
+        end_offset: Offset,
         key_filters: tuple[str, ...] = (),
     ) -> None:
         self.consumer_id = consumer_id
@@ -43,7 +43,7 @@ class Consumer:
         self.key_filters = key_filters
         self._held: tuple[int, int] | None = None
         """Credit that is withheld while the connection accepts no more data."""
-        self.caught_up_at: int | None = end_offset
+        self.caught_up_at: Offset | None = end_offset
         """Offset at which it has caught up: the end of the topic when it connected. None once it was notified."""
 
     def deliver(self, topic: Origin, batch: StoredBatch, delivery: Delivery, sliced: bool) -> None:

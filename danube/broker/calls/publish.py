@@ -23,6 +23,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     to_wire,
 )
+from danube.model.ids import Offset
 from danube.wire import Context, Message, ServerStream
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class PublishStream:
         self._ended = True
         self._stream.abandon(error)
 
-    def _acknowledge(self, header: BatchHeader, base_offset: int) -> None:
+    def _acknowledge(self, header: BatchHeader, base_offset: Offset) -> None:
         if not self._acks:
             self._runtime.commits.queue(self)
         self._acks.append(api.AckedSequence(header.base_sequence, base_offset, header.record_count))

@@ -485,7 +485,7 @@ class Catalogue(CatalogueRecords):
         topic_id: TopicId,
         name: str,
         kind: SubscriptionType,
-        start_offset: int,
+        start_offset: Offset,
         policy: SubscriptionPolicy,
     ) -> SubscriptionRecord:
         """Store a new subscription; there is no checkpoint after that, so that the caller can create it."""

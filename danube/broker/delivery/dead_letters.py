@@ -28,6 +28,7 @@ from danube.model.errors import (
     DanubeError,
     UnavailableError,
 )
+from danube.model.ids import Offset
 
 if TYPE_CHECKING:
     from danube.broker.delivery.source import Source
@@ -143,7 +144,7 @@ class DeadLetters:
             producers: dict[Target, InternalProducer] = {}
             while found := machine.poisoned(_RANGES_AT_A_TIME):
                 generation = machine.cursor.generation
-                batch = await self._read(found[0].start)
+                batch = await self._read(Offset(found[0].start))
                 if batch is None:
                     continue
                 targets = await self._targets()
@@ -165,7 +166,7 @@ class DeadLetters:
         subscription = self._subscription
         return f"dead-letters-{subscription.topic.topic_id:016x}-{subscription.subscription_id:016x}"
 
-    async def _read(self, offset: int) -> StoredBatch | None:
+    async def _read(self, offset: Offset) -> StoredBatch | None:
         """Return the batch that holds an offset; None if the log has lost it, which settles it."""
         kept = self._subscription.topic.kept
         batch = kept.get_cached(offset)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from danube.model import Rate, api
+from danube.model.ids import Offset
 
 if TYPE_CHECKING:
     from danube.broker.delivery.subscription import Subscription
@@ -23,8 +24,8 @@ def info_of(subscription: Subscription) -> api.SubscriptionInfo:
         topic=subscription.topic.name,
         subscription=subscription.name,
         type=subscription.kind,
-        floor=facts.floor,
-        position=facts.position,
+        floor=Offset(facts.floor),
+        position=Offset(facts.position),
         end_offset=end_offset,
         backlog_messages=facts.backlog_messages,
         in_flight_messages=facts.in_flight_messages,

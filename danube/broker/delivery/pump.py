@@ -23,6 +23,7 @@ from danube.dispatch import Delivery, Gap, Machine, Span
 from danube.log import StoredBatch
 from danube.model import api
 from danube.model.errors import DanubeError, DataLossError, StorageError
+from danube.model.ids import Offset
 
 __all__ = ["Pump"]
 
@@ -208,7 +209,7 @@ class Pump(ABC):
             ahead.popleft()
         if ahead and ahead[0].base_offset <= offset:
             return ahead[0]
-        return self.topic.kept.get_cached(offset)
+        return self.topic.kept.get_cached(offset)  # type: ignore[arg-type] # an int from dispatch; no call per batch
 
     def _span(self, batch: StoredBatch, now: float) -> Span | None:
         """Return a batch as input of the machine; None if it was settled instead."""
@@ -308,7 +309,7 @@ class Pump(ABC):
                 return
             end = self.topic.end_offset
             try:
-                batches = await self.topic.kept.read(request.offset, _READ_BYTES)
+                batches = await self.topic.kept.read(Offset(request.offset), _READ_BYTES)
             except (DanubeError, OSError):
                 self._failed_at = request.offset
                 raise
@@ -349,7 +350,7 @@ class Pump(ABC):
             return
         if offset >= 0:
             try:
-                await self.topic.kept.read(offset, 1)
+                await self.topic.kept.read(Offset(offset), 1)
             except StorageError as error:
                 _log.debug("%s: the storage is unreachable, which does not mean that data is lost: %s", self, error)
             except (DanubeError, OSError) as error:

@@ -16,6 +16,7 @@ from danube.broker.delivery.receiver import Receiver
 from danube.broker.delivery.source import Source
 from danube.dispatch import Machine
 from danube.model import api
+from danube.model.ids import Offset
 
 __all__ = ["Reader"]
 
@@ -25,7 +26,7 @@ class Reader(Pump):
 
     def __init__(self, topic: Source, machine: Machine) -> None:
         super().__init__(topic, machine)
-        self.start_offset = machine.position
+        self.start_offset = Offset(machine.position)
 
     def __repr__(self) -> str:
         return f"<Reader of {self.topic.name} at {self.machine.position}>"

@@ -13,6 +13,7 @@ from danube.dispatch import Delivery, Machine
 from danube.log.cache import StoredBatch
 from danube.model import api
 from danube.model.errors import DanubeError
+from danube.model.ids import Offset
 
 __all__ = ["AckWaiter", "Delivery", "Feeding", "Origin", "Receiver", "StoredBatch"]
 
@@ -80,7 +81,7 @@ class AckWaiter(Protocol):
 class Receiver(AckWaiter, Protocol):
     """One connected consumer of a subscription, or a reader. No method blocks."""
 
-    caught_up_at: int | None
+    caught_up_at: Offset | None
     """Offset at which it has caught up and is to be notified; None if it need not be notified."""
 
     @property

@@ -11,7 +11,7 @@ from danube.broker.intake.internal_producer import Target
 from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.log import Entry, MemoryLog, TopicLog
 from danube.model import Durability, Rate
-from danube.model.ids import OwnerEpoch, ProducerId, TopicId
+from danube.model.ids import Offset, OwnerEpoch, ProducerId, TopicId
 
 __all__ = ["Source"]
 
@@ -38,12 +38,12 @@ class Source(Target, Protocol):
         ...
 
     @property
-    def start_offset(self) -> int:
+    def start_offset(self) -> Offset:
         """The first offset that can be read."""
         ...
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         """The offset after the last message that consumers may see."""
         ...
 

@@ -30,6 +30,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     SubscriptionNotFoundError,
 )
+from danube.model.ids import FIRST_OFFSET, Offset
 
 if TYPE_CHECKING:
     from danube.broker.runtime.runtime import Runtime
@@ -226,7 +227,7 @@ class Subscription(Pump):
         new = self.machine.ack(ranges, consumer.consumer_id, trio.current_time())
         self._acked(new + self._acked_before(ranges))
 
-    def ack_cumulative(self, consumer: Receiver, offset: int, generation: int) -> None:
+    def ack_cumulative(self, consumer: Receiver, offset: Offset, generation: int) -> None:
         """Acknowledge everything up to and including an offset that was delivered since the broker was started."""
         if self._is_void(consumer, generation):
             return
@@ -277,7 +278,7 @@ class Subscription(Pump):
         self._acked(settled)
         return settled
 
-    def expire_below(self, offset: int) -> None:
+    def expire_below(self, offset: Offset) -> None:
         """Settle all messages below an offset, delivered or not: they have outlived the topic's ``message_ttl_s``."""
         floor = self.cursor.floor
         if offset > floor:
@@ -342,7 +343,7 @@ class Subscription(Pump):
         """Return the state of the cursor for a checkpoint."""
         return self._journal.snapshot()
 
-    async def seek(self, offset: int) -> None:
+    async def seek(self, offset: Offset) -> None:
         """Move the cursor and return when that is durable. Connected consumers continue from there.
 
         From now on acknowledgements of earlier deliveries are ignored. Nothing is delivered until the move is durable:
@@ -418,7 +419,7 @@ class Subscription(Pump):
         batch: StoredBatch = delivery.token
         if delivery.attempt > 1 and consumer.caught_up_at is None and consumer.wants_caught_up:
             # Messages left over by other consumers belong to the backlog: report CaughtUp again after them.
-            consumer.caught_up_at, self._catching_up = 0, True
+            consumer.caught_up_at, self._catching_up = FIRST_OFFSET, True
         if batch.base_offset == self._unreadable_at:
             self._give_up(consumer, delivery, self._unreadable_why)
             return

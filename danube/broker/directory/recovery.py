@@ -11,7 +11,7 @@ from danube.broker.topic.recovered import RecoveryVisitor
 from danube.dispatch import encode_entry
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, TopicId
 from danube.model.records import SubscriptionRecord, members
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _note_unread(
 ) -> None:
     """Note sealed batches since the last checkpoint that a damaged journal does not show any more."""
     if history is not None:
-        low = max(history.start_offset, state.end_offset if state is not None else 0)
+        low = max(history.start_offset, state.end_offset if state is not None else FIRST_OFFSET)
         high = min(history.end_offset, recovered.first_offset if recovered is not None else history.end_offset)
         if low < high:
             topic.producers.note_unread(low, high)

@@ -65,7 +65,7 @@ from danube.model.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, ProducerId, TopicId
+from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, OwnerEpoch, ProducerId, TopicId
 from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic, members
 from danube.storage import Storage
 
@@ -427,7 +427,7 @@ class BucketLevel(Level):
             runtime.cache,
             history.catalogue.epoch,
             end,
-            known.start_offset if known is not None else 0,
+            known.start_offset if known is not None else FIRST_OFFSET,
             sealed_offset=end,
             sealed=history.reader,
             submitter=journal,
@@ -580,7 +580,7 @@ class BucketLevel(Level):
     # --- Subscriptions ---
 
     async def create_subscription(
-        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+        self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy
     ) -> Subscription:
         """Add a subscription, and submit it; :attr:`Subscription.creation` settles when it is durable."""
         # Add it before its entry is submitted: a snapshot of the journal must not know less than its commits.

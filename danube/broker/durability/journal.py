@@ -13,7 +13,7 @@ from danube.broker.durability.level import Level, Surroundings
 from danube.broker.topic.topic import Topic
 from danube.log import ProducerTable, TopicLog
 from danube.model.errors import DataLossError
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 
 if TYPE_CHECKING:
     from danube.broker.delivery.subscription import Subscription
@@ -51,14 +51,14 @@ class JournalLevel(Level):
         if recovered is not None:
             producers.apply_batches(recovered.producers)
         known = history.catalogue.find(topic_id)
-        start = known.start_offset if known is not None else 0
-        sealed = max(start, known.end_offset if known is not None else 0)
+        start = known.start_offset if known is not None else FIRST_OFFSET
+        sealed = max(start, known.end_offset if known is not None else FIRST_OFFSET)
         for low, high in recovered.damaged if recovered is not None else ():
             if start < high <= sealed:  # other damage stops the topic, or is forgotten with the messages
                 producers.note_unread(max(low, start), high)
         # The journal is the source of truth about the end; a snapshot counts only for batches that the journal has
         # lost.
-        known_end = found.end_offset if found is not None and recovered is None else 0
+        known_end = found.end_offset if found is not None and recovered is None else FIRST_OFFSET
         first = recovered.first_offset if recovered is not None else known_end
         failure = None
         if first > sealed and not self.forgets_unsynced:
@@ -86,7 +86,7 @@ class JournalLevel(Level):
         return topic
 
     async def create_subscription(
-        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+        self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy
     ) -> Subscription:
         """Store the record of a subscription, and add it to its topic."""
         record = await self.catalogue.create_subscription(topic.topic_id, name, kind, start, policy)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from danube.broker.topic.topic import Home, Topic
-from danube.model.ids import TopicId
+from danube.model.ids import Offset, TopicId
 from danube.model.records import members
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Level(ABC):
 
     @abstractmethod
     async def create_subscription(
-        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+        self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy
     ) -> Subscription:
         """Store a new subscription, and add it to the topic.
 

@@ -8,7 +8,7 @@ from danube.broker.durability.level import Level
 from danube.broker.topic.topic import Topic
 from danube.dispatch import Cursor
 from danube.log import MemoryLog, ProducerTable
-from danube.model.ids import TopicId
+from danube.model.ids import Offset, TopicId
 
 if TYPE_CHECKING:
     from danube.broker.delivery.subscription import Subscription
@@ -52,7 +52,7 @@ class MemoryLevel(Level):
         )
 
     async def create_subscription(
-        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+        self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy
     ) -> Subscription:
         """Add a subscription, which lives as long as the broker."""
         return topic.add_subscription(name, self.runtime.new_id(), kind, Cursor(start), policy)

@@ -43,7 +43,7 @@ from danube.model.errors import (
     LimitExceededError,
     ProducerFencedError,
 )
-from danube.model.ids import NO_PRODUCER_EPOCH, ProducerId, TopicId
+from danube.model.ids import NO_PRODUCER_EPOCH, Offset, ProducerId, TopicId
 from danube.model.limits import MIB
 
 __all__ = ["Fed", "Intake"]
@@ -501,7 +501,9 @@ class Intake:
         """
         return self._table.check(header).kind is not Verdict.NEW
 
-    def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False) -> int | None:
+    def take(
+        self, sender: Sender, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False
+    ) -> Offset | None:
         """Take a batch that was admitted.
 
         Args:
@@ -605,7 +607,7 @@ class Intake:
             await self._commits.next_commit()
 
 
-def _produced(batches: Iterable[StoredBatch], end: int) -> dict[ProducerId, list[ProducedBatch]]:
+def _produced(batches: Iterable[StoredBatch], end: Offset) -> dict[ProducerId, list[ProducedBatch]]:
     """Return batches below an offset by producer; composite ones have many producers, and advance no sequence."""
     found: dict[ProducerId, list[ProducedBatch]] = {}
     for batch in batches:

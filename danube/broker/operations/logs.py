@@ -19,6 +19,7 @@ from danube.model.errors import (
     LimitExceededError,
     TopicNotFoundError,
 )
+from danube.model.ids import FIRST_OFFSET, Offset
 from danube.model.names import split_partition
 from danube.model.records import members
 from danube.storage import reachable_url
@@ -127,10 +128,10 @@ class LogOperations:
             storage_url=self._url(topic.storage),
         )
 
-    def _sealed_offset(self, topic: Topic) -> int:
+    def _sealed_offset(self, topic: Topic) -> Offset:
         """Return the end of the parts in the catalogue."""
         history = self._directory.history.catalogue.find(topic.topic_id)
-        sealed = history.end_offset if history is not None else 0
+        sealed = history.end_offset if history is not None else FIRST_OFFSET
         return min(max(topic.start_offset, sealed), topic.end_offset)
 
     def _url(self, storage: str) -> str:

@@ -9,7 +9,7 @@ from danube.broker.operations.storages import sealed_part_of
 from danube.log import TopicLog
 from danube.model import TopicPolicies, api, validate_topic
 from danube.model.errors import DanubeError
-from danube.model.ids import NO_TOPIC
+from danube.model.ids import NO_TOPIC, Offset
 from danube.model.policies import check_policy
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class TopicOperations:
         return api.NamespaceList(self._directory.catalogue.namespaces)
 
 
-def _sealed_offset(topic: Topic) -> int:
+def _sealed_offset(topic: Topic) -> Offset:
     return topic.kept.journal_start if isinstance(topic.kept, TopicLog) else topic.end_offset
 
 

@@ -45,7 +45,7 @@ from danube.model.errors import (
     NotFoundError,
     UnavailableError,
 )
-from danube.model.ids import ProducerId, TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, ProducerId, TopicId
 from danube.model.limits import MIB
 from danube.model.stage_api import StageCommit, StageState
 
@@ -71,8 +71,8 @@ class _Sender:
         self.in_flight_bytes = 0
         self.error: DanubeError | None = None
         """Why it cannot continue."""
-        self.start: int | None = None
-        self.end_offset = 0
+        self.start: Offset | None = None
+        self.end_offset = FIRST_OFFSET
         self.forgotten = False
         """Whether the offsets of the first batches are unknown, although the batches are stored."""
         self._changed = trio.Event()
@@ -82,7 +82,7 @@ class _Sender:
         """The session that was opened."""
         return self._session
 
-    def landed(self, base_offset: int, records: int) -> None:
+    def landed(self, base_offset: Offset, records: int) -> None:
         """Record that a batch is durable at this offset."""
         if self.start is None or base_offset < self.start:
             self.start = base_offset
@@ -285,7 +285,9 @@ class Committer:
         self._claim(known)
         self._drop_losers(known)
 
-    async def _append_all(self, known: Known, sessions: dict[TopicId, ProducerSession]) -> dict[str, tuple[int, int]]:
+    async def _append_all(
+        self, known: Known, sessions: dict[TopicId, ProducerSession]
+    ) -> dict[str, tuple[Offset, Offset]]:
         assert known.record is not None
         shares = known.record.shares
         opened = dict(sessions)
@@ -302,7 +304,7 @@ class Committer:
         if moved != shares:
             await self._ledger.write(known, msgspec.structs.replace(known.record, shares=moved))
             self._hold()
-        offsets: dict[str, tuple[int, int]] = {}
+        offsets: dict[str, tuple[Offset, Offset]] = {}
 
         async def append(share: Share) -> None:
             topic = self._topic(share.topic, share.topic_id)
@@ -316,7 +318,7 @@ class Committer:
         await _all(*[partial(append, share) for share in moved])
         return {share.topic: offsets[share.topic] for share in moved if share.topic in offsets}
 
-    async def _append(self, topic: Topic, session: ProducerSession, share: Share) -> tuple[int, int] | None:
+    async def _append(self, topic: Topic, session: ProducerSession, share: Share) -> tuple[Offset, Offset] | None:
         """Append a share, or the missing part of it; return when all of it is durable, with its offsets."""
         sender = _Sender(session)
         intake = topic.intake

@@ -14,7 +14,7 @@ from danube.broker.stages.stored import StoredStage
 from danube.log.producers import ProducerSession
 from danube.model.batch import BatchHeader
 from danube.model.errors import FailedPreconditionError
-from danube.model.ids import ProducerId, TopicId
+from danube.model.ids import Offset, ProducerId, TopicId
 from danube.model.stage_api import StageCommit, StageState
 
 __all__ = [
@@ -40,7 +40,7 @@ class Share(msgspec.Struct, array_like=True, frozen=True):
     producer_id: ProducerId
     base_sequence: int
     """Sequence of the first message of the first stage; the others follow without a gap."""
-    start_offset: int
+    start_offset: Offset
     """The topic's end when the batch was decided: all messages of the batch are after it."""
     stage_ids: list[int]
 
@@ -55,7 +55,7 @@ class ProducerRecord(msgspec.Struct, array_like=True, frozen=True):
     """Whether the last batch is still being appended to its topics."""
     shares: list[Share]
     """Shares of a batch that is being appended."""
-    offsets: dict[str, tuple[int, int]]
+    offsets: dict[str, tuple[Offset, Offset]]
     """Offsets of a completed batch, as in :class:`danube.model.stage_api.StageCommit`."""
     label: str = ""
     """Label of the last commit."""

@@ -15,7 +15,7 @@ from danube.log.format import EntryType
 from danube.log.index import Location
 from danube.log.producers import ProducerTable
 from danube.model import BatchHeader, Durability, Limits, Stamp
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 from danube.model.records import SubscriptionRecord
 
 __all__ = ["RecoveryVisitor", "TopicSnapshot", "TopicState", "new_cursor"]
@@ -24,7 +24,7 @@ __all__ = ["RecoveryVisitor", "TopicSnapshot", "TopicState", "new_cursor"]
 class TopicSnapshot(msgspec.Struct, array_like=True):
     """The state of a topic in a checkpoint."""
 
-    end_offset: int
+    end_offset: Offset
     producers: bytes
 
 
@@ -36,7 +36,7 @@ class TopicState:
 
     __slots__ = ("end_offset", "producers")
 
-    def __init__(self, producers: ProducerTable, end_offset: int = 0) -> None:
+    def __init__(self, producers: ProducerTable, end_offset: Offset = FIRST_OFFSET) -> None:
         self.producers = producers
         self.end_offset = end_offset
 

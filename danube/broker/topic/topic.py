@@ -48,7 +48,7 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
     SubscriptionTypeMismatchError,
 )
-from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, ProducerId, TopicId
+from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, ProducerId, TopicId
 from danube.model.records import SubscriptionRecord, TopicRecord
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Level(Protocol):
     """Whether a power loss may lose acknowledged messages, so that an offset may stand for another message after it."""
 
     async def create_subscription(
-        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+        self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy
     ) -> Subscription:
         """Store a new subscription, and add it to the topic."""
         ...
@@ -179,12 +179,12 @@ class Topic:
         return msgspec.msgpack.encode(TopicSnapshot(self.end_offset, self.producers.snapshot()))
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         """The offset after the last message that consumers may see."""
         return self.kept.end_offset
 
     @property
-    def start_offset(self) -> int:
+    def start_offset(self) -> Offset:
         """The first offset that can be read."""
         return self.kept.start_offset
 
@@ -229,9 +229,9 @@ class Topic:
         self.failure = error
         self._runtime.journal.stop_topic(self.topic_id)
 
-    def floors(self) -> list[int]:
+    def floors(self) -> list[Offset]:
         """Return the cursor floors of its subscriptions."""
-        return [subscription.cursor.floor for subscription in self.subscriptions.values()]
+        return [Offset(subscription.cursor.floor) for subscription in self.subscriptions.values()]
 
     @property
     def stored_bytes(self) -> int:
@@ -477,7 +477,7 @@ class Topic:
             SubscriptionNotFoundError(f"subscription {subscription.name!r} of topic {self.name!r} was deleted")
         )
 
-    async def resolve_position(self, position: str | int, time_us: int) -> int:
+    async def resolve_position(self, position: str | int, time_us: int) -> Offset:
         """Convert ``earliest``, ``latest``, an offset or (if not 0) a time to an offset within the log."""
         if time_us:
             return await self.kept.offset_at(time_us)
@@ -486,7 +486,7 @@ class Topic:
         if position == LATEST:
             return self.end_offset
         if isinstance(position, int) and position >= 0:
-            return min(max(position, self.start_offset), self.end_offset)
+            return min(max(Offset(position), self.start_offset), self.end_offset)
         raise InvalidArgumentError(
             f"start position {position!r} is not valid; use 'earliest', 'latest', an offset of 0 or more, or a time"
         )
