@@ -2,6 +2,9 @@
 
 :func:`connect` opens a :class:`Client`, which opens producers and consumers. The parts with rules are pure and small
 (`_outbox` for batches and their sequence, `_acks` for acknowledgements); the others are thin shells around them.
+
+Applications pass and get offsets as plain ints, and so they are ints within the client; ids of topics and producers
+have types of their own (:mod:`danube.model.ids`).
 """
 
 from __future__ import annotations

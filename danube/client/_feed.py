@@ -22,6 +22,7 @@ from danube.client._inflow import Inflow
 from danube.client._leases import Leases, RenewalClock, chunks, clip
 from danube.model import api
 from danube.model.batch import BatchFlags, read_header
+from danube.model.ids import Offset
 from danube.model.policies import Durability, SubscriptionType
 from danube.model.ranges import RangeSet
 
@@ -264,7 +265,7 @@ class Feed(Inflow):
             self._renewals.alive = True
             ranges, cumulative = ledger.take()
             if cumulative >= 0:
-                stream.send_nowait(_encode(api.AckCumulative(cumulative, generation)))
+                stream.send_nowait(_encode(api.AckCumulative(Offset(cumulative), generation)))
                 self._leases.settled([0, cumulative + 1])
             if ranges:
                 stream.send_nowait(_encode(api.Ack(ranges, generation)))

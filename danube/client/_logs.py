@@ -26,7 +26,7 @@ from danube.client._log_pages import has_news, join_parts, milliseconds
 from danube.client._log_reading import LogReading
 from danube.client._retry import Retry
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, TopicNotFoundError
-from danube.model.ids import NO_TOPIC, TopicId
+from danube.model.ids import NO_TOPIC, Offset, TopicId
 from danube.model.limits import MIB
 from danube.model.names import validate_topic
 from danube.model.query_api import (
@@ -119,10 +119,10 @@ class Logs:
             FailedPreconditionError: it stores no messages (durability ``none``), or was recreated during the call.
         """
         validate_topic(topic)
-        start = check_offset("start", start)
-        limit = LARGEST if end is None else check_offset("end", end)
+        begin = Offset(check_offset("start", start))
+        limit = Offset(LARGEST if end is None else check_offset("end", end))
         pages: list[LogPartsPage] = []
-        offset = start
+        offset = begin
         while not pages or pages[-1].more:
             page = await self._query(QueryMethod.PARTS, GetLogParts(topic, offset, limit), LogPartsPage)
             if pages and page.topic_id != pages[0].topic_id:
@@ -131,7 +131,7 @@ class Logs:
             if page.parts:
                 offset = page.parts[-1].end_offset
         last = pages[-1]
-        low, high = max(start, last.start_offset), max(start, min(limit, pages[0].sealed_offset))
+        low, high = max(begin, last.start_offset), max(begin, min(limit, pages[0].sealed_offset))
         low = min(low, high)
         parts = [part for part in join_parts(page.parts for page in pages) if part.end_offset > low]
         storages = {name: url for page in pages for name, url in page.storages.items()}
