@@ -22,7 +22,7 @@ from danube.log import Entry, EntryType, StoredBatch
 from danube.metadata.memory import MemoryStore
 from danube.model.batch import STAMP_SIZE, check_part, encode_part, write_stamp
 from danube.model.errors import DanubeError
-from danube.model.ids import OwnerEpoch, ProducerEpoch, ProducerId, TopicId
+from danube.model.ids import FIRST_OFFSET, OwnerEpoch, ProducerEpoch, ProducerId, TopicId
 from danube.model.limits import Limits
 from danube.model.policies import Durability
 from danube.storage import MemoryBackend, Storage, system_wall_clock_us
@@ -85,7 +85,7 @@ class _Publisher:
 
     def __init__(self, journal: RemoteJournal, messages: int) -> None:
         self._journal = journal
-        self._next_offset = 0
+        self._next_offset = FIRST_OFFSET
         payloads = [bytes(100)] * messages
         self.part = encode_part(
             payloads, producer_id=ProducerId(1), producer_epoch=ProducerEpoch(1), base_sequence=0, publish_time_us=1

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from danube.model.errors import ConfigurationError
-from danube.model.ids import TopicId
+from danube.model.ids import Offset, TopicId
 
 __all__ = ["Log", "LogKey", "Position", "Positions", "Resumed", "Span", "decode", "encode", "resume", "share", "spans"]
 
@@ -58,8 +58,8 @@ class Log(Protocol):
     """The fields used of :class:`danube.model.query_api.LogState`."""
 
     topic_id: TopicId
-    start_offset: int
-    end_offset: int
+    start_offset: Offset
+    end_offset: Offset
 
 
 class Span(NamedTuple):

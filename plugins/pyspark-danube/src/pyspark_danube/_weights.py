@@ -36,7 +36,7 @@ class Weights:
         Raises:
             DanubeError: the broker does not answer.
         """
-        found = []
+        found: list[tuple[int, int, float]] = []
         at = start
         if start < log.sealed_offset:
             for part in self._parts(client, log, start, end):
