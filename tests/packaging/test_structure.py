@@ -1,4 +1,4 @@
-"""The structure of the code: which modules are pure, and where durabilities are compared.
+"""The structure of the code: which modules are pure, where durabilities are compared, and which types ids have.
 
 import-linter holds the modules listed in its contracts to them (``tox -e lint``). These tests hold the list of pure
 modules to the code: it is complete, and the share of pure code does not shrink.
@@ -20,6 +20,20 @@ LEAST_SHARE = 0.46
 """Share of the lines of code in modules under the contract, without those left out. Raise it when it has grown."""
 CLAIM = re.compile(r"(^|[.]\s+)Pure\b")
 """A module calls itself pure with a sentence that begins with this word."""
+TYPES = {
+    "topic_id": "TopicId",
+    "topic_ids": "TopicId",
+    "producer_id": "ProducerId",
+    "producer_epoch": "ProducerEpoch",
+    "resume_epoch": "ProducerEpoch",
+    "owner_epoch": "OwnerEpoch",
+    "writer_epoch": "OwnerEpoch",
+}
+"""The types of :mod:`danube.model.ids` that fields, variables and parameters of these names have."""
+OFFSETS = ("base_offset", "end_offset", "next_offset", "sealed_offset", "start_offset")
+"""Names of offsets in the packages whose offsets have a type."""
+SUMS = ("TopicInfo", "RestoredTopic")
+"""Structs whose offsets are sums over partitions."""
 
 
 class Module:
@@ -145,3 +159,34 @@ def test_durabilities_are_compared_by_their_levels_only() -> None:
                     if any(isinstance(each.value, ast.Name) and each.value.id == "Durability" for each in inner):
                         compared.add(f"{name}:{node.lineno}")
     assert not compared, "ask the topic or its level for a trait instead"
+
+
+def annotations(tree: ast.AST) -> Iterator[tuple[str, str, ast.expr]]:
+    """Yield annotated names, each with the class whose field it is (or an empty string) and its annotation."""
+    owners: dict[ast.AST, str] = {}
+    for node in statements(tree):
+        if isinstance(node, ast.ClassDef):
+            owners.update(dict.fromkeys(node.body, node.name))
+        elif isinstance(node, ast.AnnAssign):
+            name = node.target.id if isinstance(node.target, ast.Name) else getattr(node.target, "attr", "")
+            yield name, owners.get(node, ""), node.annotation
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                if each.annotation is not None:
+                    yield each.arg, "", each.annotation
+
+
+def test_ids_epochs_and_offsets_are_declared_with_their_types() -> None:
+    typed, plain = 0, []
+    for name, module in modules().items():
+        has_offsets = is_in(name, ("danube.model", "danube.log", "danube.history", "danube.broker"))
+        for declared, owner, annotation in annotations(module.tree):
+            wanted = TYPES.get(declared.lstrip("_"))
+            if declared.lstrip("_") in OFFSETS and has_offsets and owner not in SUMS:
+                wanted = "Offset"
+            if wanted is not None and wanted in ast.unparse(annotation):
+                typed += 1
+            elif wanted is not None:
+                plain.append(f"{name}:{annotation.lineno} {declared}: {ast.unparse(annotation)}")
+    assert typed > 150
+    assert plain == [], "use the types of danube/model/ids.py"
