@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from danube.model import Durability, Limits, SubscriptionPolicy, SubscriptionType, TopicPolicies, api, policy_api
     from danube.model.batch import CompositeRecord, SchemaRef
     from danube.model.errors import DanubeError
+    from danube.model.ids import Offset, ProducerId, TopicId
     from danube.model.records import TopicRecord
 
 __all__ = [
@@ -332,7 +333,7 @@ class ServedIntake(Protocol):
         """Return the limit of messages, and where it is set, for an error."""
         ...
 
-    async def register(self, name: str) -> int:
+    async def register(self, name: str) -> ProducerId:
         """Return the id of a producer without sessions; create it if it does not exist.
 
         Raises:
@@ -340,7 +341,7 @@ class ServedIntake(Protocol):
         """
         ...
 
-    def seen(self, producer_id: int) -> str:
+    def seen(self, producer_id: ProducerId) -> str:
         """Note that a producer is alive; return its name, or an empty string if the id is unknown."""
         ...
 
@@ -348,11 +349,11 @@ class ServedIntake(Protocol):
 class ServedProducers(Protocol):
     """The known producers of a topic."""
 
-    def ids(self) -> Iterable[int]:
+    def ids(self) -> Iterable[ProducerId]:
         """Return the ids of all known producers."""
         ...
 
-    def name_of(self, producer_id: int) -> str:
+    def name_of(self, producer_id: ProducerId) -> str:
         """Return the name of a producer; empty if its state has expired."""
         ...
 

@@ -10,6 +10,7 @@ import msgspec
 from danube.model import api
 from danube.model.batch import check_part
 from danube.model.errors import CorruptBatchError, DataLossError, FailedPreconditionError
+from danube.model.ids import TopicId
 from danube.model.policies import Durability
 from danube.model.query_api import RawBatch
 
@@ -38,7 +39,7 @@ class LogRange:
         arrived: batches that were not taken yet.
     """
 
-    def __init__(self, topic: str, topic_id: int, start: int, end: int, credit_bytes: int) -> None:
+    def __init__(self, topic: str, topic_id: TopicId, start: int, end: int, credit_bytes: int) -> None:
         self._topic = topic
         self._topic_id = topic_id
         self.next_offset = start

@@ -19,6 +19,7 @@ from danube.model.errors import (
     DanubeError,
     ProtocolError,
 )
+from danube.model.ids import TopicId
 from danube.model.query_api import RawBatch
 
 if TYPE_CHECKING:

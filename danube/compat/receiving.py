@@ -24,6 +24,7 @@ from danube.compat.messages import marked, messages_of
 from danube.compat.sent_ranges import SentRanges
 from danube.model import Limits, api
 from danube.model.errors import DanubeError
+from danube.model.ids import Offset
 from danube.model.limits import KIB, MIB
 from danube.wire import ServerStream
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from danube.history.parts import ObjectRef
 from danube.history.segment import SegmentBuilder, SegmentFooter, SegmentKind, extend_crc
 from danube.log.cache import StoredBatch
+from danube.model.ids import OwnerEpoch, ProducerId, TopicId
 from danube.model.limits import KIB
 
 __all__ = ["BuiltObject", "Named", "Packer", "build", "object_origin", "segment_prefix"]
@@ -37,10 +38,10 @@ def segment_prefix(cluster: str) -> str:
     return f"segments/{cluster}/"
 
 
-def object_origin(key: str) -> tuple[int, int] | None:
+def object_origin(key: str) -> tuple[int, OwnerEpoch] | None:
     """Return the creation time and epoch of a segment from its key; None for other keys."""
     found = _NAME.fullmatch(key)
-    return (int(found[1], 16), int(found[2], 16)) if found else None
+    return (int(found[1], 16), OwnerEpoch(int(found[2], 16))) if found else None
 
 
 def build(key: str, builder: SegmentBuilder, created_us: int) -> BuiltObject:
@@ -62,7 +63,7 @@ class Named(Protocol):
     """A topic, as far as objects describe it."""
 
     @property
-    def topic_id(self) -> int:
+    def topic_id(self) -> TopicId:
         """Its id."""
         ...
 
@@ -71,7 +72,7 @@ class Named(Protocol):
         """Its name."""
         ...
 
-    def producer_name(self, producer_id: int) -> str:
+    def producer_name(self, producer_id: ProducerId) -> str:
         """Return the name of a producer."""
         ...
 
@@ -86,13 +87,13 @@ class Packer:
         buffer: for its bytes.
     """
 
-    def __init__(self, key: str, epoch: int, created_us: int, buffer: bytearray) -> None:
+    def __init__(self, key: str, epoch: OwnerEpoch, created_us: int, buffer: bytearray) -> None:
         self._key = key
         self._created_us = created_us
         self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us, buffer)
         self._topic: Named | None = None
         self._next_offset = -1
-        self._producers: set[int] = set()
+        self._producers: set[ProducerId] = set()
 
     @property
     def size_bytes(self) -> int:

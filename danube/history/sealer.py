@@ -39,7 +39,7 @@ from danube.history.segment import SegmentPart
 from danube.log import Journal, StoredBatch, TopicLog
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageError
-from danube.model.ids import NO_PRODUCER, OwnerEpoch, ProducerId, TopicId
+from danube.model.ids import ProducerId, TopicId
 from danube.model.limits import KIB, MIB, Limits
 from danube.storage import Storage
 

@@ -12,6 +12,7 @@ from danube.log.cache import StoredBatch
 from danube.model import api
 from danube.model.batch import slice_part
 from danube.model.errors import DanubeError
+from danube.model.ids import Offset
 
 if TYPE_CHECKING:
     from danube.broker.delivery.receiver import Feeding, Origin

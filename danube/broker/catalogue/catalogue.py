@@ -54,6 +54,7 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
+from danube.model.ids import Offset, TopicId
 from danube.model.policies import change_policy
 from danube.model.records import NamespaceRecord, SubscriptionRecord, TopicRecord, decode_subscription
 
@@ -230,7 +231,7 @@ class Catalogue(CatalogueRecords):
         self.check_partitions(topic, partitions)
         async with self._changing():
             self.check_new_topic(topic, max(1, partitions))
-            ids = [self.new_id() for _ in range(max(1, partitions))]
+            ids = [TopicId(self.new_id()) for _ in range(max(1, partitions))]
             record = TopicRecord(
                 durability,
                 partitions,

@@ -18,6 +18,7 @@ from danube.model.errors import (
     NamespaceNotFoundError,
     TopicNotFoundError,
 )
+from danube.model.ids import TopicId
 from danube.model.names import split_partition
 from danube.model.records import NamespaceRecord, SubscriptionRecord, TopicRecord
 
@@ -123,7 +124,7 @@ class CatalogueRecords:
         """Return the record of a plain or base topic, or None."""
         return self._topics.get(topic)
 
-    def locate(self, topic: str) -> tuple[TopicRecord, int]:
+    def locate(self, topic: str) -> tuple[TopicRecord, TopicId]:
         """Return the record of a plain topic or of one partition, and that topic's id.
 
         Raises:
@@ -154,7 +155,7 @@ class CatalogueRecords:
             )
         raise TopicNotFoundError(f"topic {topic!r} does not exist; create it with: danube topics create {topic}")
 
-    def alive(self) -> set[int]:
+    def alive(self) -> set[TopicId]:
         """Return the ids of all topics, including those that are withheld."""
         return {
             number for known in (self._topics, self._withheld) for each in known.values() for number in each.topic_ids
@@ -266,7 +267,7 @@ class CatalogueRecords:
         return found
 
     def planned_with(
-        self, topic: str, topic_id: int, subscription: str, changes: Mapping[str, Any], existing: Container[str]
+        self, topic: str, topic_id: TopicId, subscription: str, changes: Mapping[str, Any], existing: Container[str]
     ) -> TopicRecord:
         """Return the record of a topic with planned policy changes of a subscription that does not exist yet.
 
@@ -306,7 +307,7 @@ class CatalogueRecords:
         return _encode(record)
 
 
-def without_planned(record: TopicRecord, topic_id: int, subscription: str) -> TopicRecord | None:
+def without_planned(record: TopicRecord, topic_id: TopicId, subscription: str) -> TopicRecord | None:
     """Return the record of a topic without the planned changes of a subscription; None if there are none.
 
     Args:
@@ -321,6 +322,6 @@ def without_planned(record: TopicRecord, topic_id: int, subscription: str) -> To
     return None if planned == record.planned else _replaced(record, planned)
 
 
-def _replaced(record: TopicRecord, planned: Mapping[int, dict[str, dict[str, Any]]]) -> TopicRecord:
+def _replaced(record: TopicRecord, planned: Mapping[TopicId, dict[str, dict[str, Any]]]) -> TopicRecord:
     kept = {each: names for each, names in planned.items() if names}
     return msgspec.structs.replace(record, planned=kept)

@@ -13,7 +13,7 @@ from danube.dispatch import Delivery, Machine
 from danube.log.cache import StoredBatch
 from danube.model import api
 from danube.model.errors import DanubeError
-from danube.model.ids import Offset
+from danube.model.ids import Offset, ProducerId, TopicId
 
 __all__ = ["AckWaiter", "Delivery", "Feeding", "Origin", "Receiver", "StoredBatch"]
 
@@ -27,7 +27,7 @@ class Origin(Protocol):
         ...
 
     @property
-    def topic_id(self) -> int:
+    def topic_id(self) -> TopicId:
         """Its id."""
         ...
 
@@ -37,7 +37,7 @@ class Origin(Protocol):
         ...
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         """The offset after the last message that consumers may see."""
         ...
 
@@ -46,7 +46,7 @@ class Origin(Protocol):
         """The cache of opened batches, shared by all topics."""
         ...
 
-    def producer_name(self, producer_id: int) -> str:
+    def producer_name(self, producer_id: ProducerId) -> str:
         """Return the name of the producer of a batch; empty for the id 0."""
         ...
 

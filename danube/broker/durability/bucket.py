@@ -65,7 +65,7 @@ from danube.model.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, OwnerEpoch, ProducerId, TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, OwnerEpoch, ProducerId, TopicId
 from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic, members
 from danube.storage import Storage
 

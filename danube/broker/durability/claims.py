@@ -29,6 +29,7 @@ from danube.model.errors import (
     StorageUnavailableError,
     UnavailableError,
 )
+from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch
 from danube.storage import Storage
 
 __all__ = ["Claims"]
@@ -142,7 +143,7 @@ class Claims:
         self._looked[name].set()
         self._looked[name] = trio.Event()
 
-    def release_manifests(self, name: str, epoch: int = 0) -> None:
+    def release_manifests(self, name: str, epoch: OwnerEpoch = NO_OWNER_EPOCH) -> None:
         """Let manifests be written: a former owner is fenced, or there is none, or the storage cannot be claimed."""
         self._history.manifests[name].release(epoch)
         self._note_look(name)
