@@ -13,13 +13,17 @@ from danube.model.policies import Retention
 __all__ = ["DeleteAcknowledgedOption", "MaxAgeOption", "MaxBytesOption", "describe_retention", "read_retention"]
 
 MaxAgeOption = Annotated[
-    str | None, typer.Option("--max-age", metavar="TIME", help="Delete what is older, for example 12h or 7d.")
+    str | None,
+    typer.Option("--max-age", metavar="TIME", help="Delete messages older than this, for example 12h or 7d."),
 ]
 MaxBytesOption = Annotated[
-    str | None, typer.Option("--max-bytes", metavar="SIZE", help="Delete the oldest beyond this size, such as 10GiB.")
+    str | None,
+    typer.Option(
+        "--max-bytes", metavar="SIZE", help="Delete the oldest messages beyond this total size, for example 10GiB."
+    ),
 ]
 DeleteAcknowledgedOption = Annotated[
-    bool, typer.Option("--delete-acknowledged", help="Delete what all subscriptions have acknowledged.")
+    bool, typer.Option("--delete-acknowledged", help="Delete messages that all subscriptions have acknowledged.")
 ]
 
 

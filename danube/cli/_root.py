@@ -136,6 +136,6 @@ def root(
 ) -> None:
     """Danube, a message broker in one Python process.
 
-    Start one with `danube serve`; talk to it with the other commands.
+    Start a broker with `danube serve`; the other commands connect to it.
     """
     set_defaults(url, context)

@@ -20,14 +20,12 @@ _Topic = Annotated[
         "--topic", metavar="TOPIC", help="Use and keep this topic; by default one is created and deleted afterwards."
     ),
 ]
-_Size = Annotated[int, typer.Option("--size", min=16, max=2**30, help="Payload of a message in bytes.")]
-_Count = Annotated[int, typer.Option("-n", "--count", min=1, max=10**15, help="Messages.")]
+_Size = Annotated[int, typer.Option("--size", min=16, max=2**30, help="Size of a payload in bytes.")]
+_Count = Annotated[int, typer.Option("-n", "--count", min=1, max=10**15, help="Number of messages.")]
 _Batch = Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Messages in one call of the client.")]
-_InFlight = Annotated[
-    int, typer.Option("--in-flight", min=1, max=10**4, help="Calls that wait for their receipt at a time.")
-]
+_InFlight = Annotated[int, typer.Option("--in-flight", min=1, max=10**4, help="Maximum number of concurrent calls.")]
 _Durability = Annotated[
-    Durability | None, typer.Option("--durability", help="Of the topic that is made; else the broker's default.")
+    Durability | None, typer.Option("--durability", help="Durability of the created topic; by default the broker's.")
 ]
 
 
@@ -75,9 +73,9 @@ def bench_latency(
     topic: _Topic = None,
     size: _Size = 128,
     rate: Annotated[
-        float, typer.Option("--rate", min=0.1, max=1e7, help="Messages a second, sent one by one.")
+        float, typer.Option("--rate", min=0.1, max=1e7, help="Messages per second, sent one by one.")
     ] = 1_000.0,
-    duration: Annotated[float, typer.Option("--duration", min=0.1, max=1e6, metavar="SECONDS", help="How long.")] = 5.0,
+    duration: Annotated[float, typer.Option("--duration", min=0.1, max=1e6, metavar="SECONDS", help="Duration.")] = 5.0,
     durability: _Durability = None,
     url: UrlOption = None,
     context: ContextOption = None,
@@ -85,8 +83,8 @@ def bench_latency(
 ) -> None:
     """Send at a fixed rate and measure the time to the receipt and to a consumer in this process.
 
-    Both are counted from the moment a message was due to be sent, not from when it was sent: a stall is paid by every
-    message that should have gone out meanwhile (no coordinated omission).
+    Both are measured from the time when a message was due, not from when it was sent: a stall adds to the latency of
+    every message that was due in the meantime (no coordinated omission).
     """
     from danube.cli import _bench
 

@@ -12,7 +12,7 @@ from danube.model.errors import AlreadyExistsError
 
 __all__ = ["context_app"]
 
-context_app = typer.Typer(no_args_is_help=True, help="Name brokers, and choose the one to talk to.")
+context_app = typer.Typer(no_args_is_help=True, help="Manage named broker addresses, and select the current one.")
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
 
@@ -32,7 +32,7 @@ def list_contexts(output: OutputOption = Output.TABLE) -> None:
 def add_context(
     name: _Name,
     url: Annotated[str, typer.Argument(metavar="URL", help="Address, danube://HOST:PORT.")],
-    description: Annotated[str, typer.Option(help="A description for people.")] = "",
+    description: Annotated[str, typer.Option(help="A description, for display.")] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a context of the same name.")] = False,
 ) -> None:
     """Store a context. The first one becomes the current one."""

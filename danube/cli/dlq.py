@@ -14,7 +14,7 @@ from danube.model.policies import EARLIEST
 
 __all__ = ["dlq_app"]
 
-dlq_app = typer.Typer(no_args_is_help=True, help="Look into a dead-letter topic, and send its messages back.")
+dlq_app = typer.Typer(no_args_is_help=True, help="List the messages of a dead-letter topic, and replay them.")
 
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
 
@@ -30,9 +30,9 @@ def list_letters(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the messages of a dead-letter topic: where each is from, how often it was tried, and why it failed.
+    """List the messages of a dead-letter topic: original topic, number of attempts, and cause of the failure.
 
-    Messages that were replayed stay in the topic until its retention removes them, and are listed, too.
+    Replayed messages stay in the topic until its retention removes them, and are listed, too.
     """
     from danube.cli import _dead_letters
 
@@ -60,14 +60,14 @@ def replay(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Send the messages of a dead-letter topic back to the topics that they are from.
+    """Send the messages of a dead-letter topic back to their original topics.
 
-    A subscription of the dead-letter topic remembers what was replayed, so that running the command again goes on where
-    it stopped. A message counts as replayed once it is durable in its topic: a command that is killed may send its last
-    messages a second time, and loses none. The attributes that told of the failure are removed.
+    A subscription of the dead-letter topic stores the progress, so that a repeated command continues where the last one
+    stopped. A message counts as replayed once it is durable in its topic: a command that is killed loses no message,
+    but the next one may send the last messages a second time. The attributes that describe the failure are removed.
 
-    A message that does not say where it is from, or whose topic does not exist any more, is left where it is, and the
-    command ends with exit code 1; --to sends such messages, too.
+    A message without an original topic, or whose original topic no longer exists, stays in the dead-letter topic, and
+    the exit code is 1; --to sends such messages, too.
     """
     from danube.cli import _replay
 

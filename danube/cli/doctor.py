@@ -25,10 +25,10 @@ def doctor(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check disk, clock and limits of this machine for a broker. Exit code 1 when a check fails.
+    """Check disk, clock and limits of this machine for a broker. The exit code is 1 if a check fails.
 
-    Needs no running broker and changes nothing but a temporary file in the data directory. If a broker answers at the
-    address that commands talk to, its sealing and its storages are checked, too.
+    Needs no running broker, and writes only a temporary file to the data directory. If a broker answers at the address
+    that commands use, its sealing and its storages are checked, too.
     """
     from danube.broker.doctor import doctor as run_checks
 

@@ -12,12 +12,12 @@ __all__ = ["info", "version"]
 
 
 def info(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show what the broker says about itself."""
+    """Show the status of the broker."""
     show_record(to_plain(run_with_client(lambda client: client.admin.info(), url, context)), output)
 
 
 def version(output: OutputOption = Output.TABLE) -> None:
-    """Show the versions that matter in a bug report."""
+    """Show versions, for a bug report."""
     import platform
     from importlib.metadata import version as installed
 

@@ -20,10 +20,10 @@ def plugins(
     ] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the storage backends and metadata engines, and what to install for the others that are known.
+    """List storage backends and metadata engines, installed ones and known packages with others.
 
-    A plugin is chosen by the scheme of a URL, such as s3://bucket/prefix. Its options go into the query of the URL
-    (s3://bucket?region=eu-west-1) or into the table of the configuration file; those that are secret are never shown.
+    The scheme of a URL selects a plugin, for example s3://bucket/prefix. Options are set in the query of the URL
+    (s3://bucket?region=eu-west-1) or in the table of the configuration file. Secret values are never shown.
     """
     if options:
         show_rows(_options(options), ["kind", "option", "type", "default", "secret", "description"], output)

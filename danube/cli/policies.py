@@ -33,10 +33,10 @@ def show(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show which policies count for a target, and which level says so.
+    """Show the policies in effect for a target, and the level that sets each of them.
 
-    A topic's own policies go before its namespace's, and those before the broker's. What nobody says is shown as "-":
-    the broker's limits count.
+    Policies of a topic override those of its namespace, which override those of the broker. A policy that no level sets
+    is shown as "-": then the broker's limits apply.
     """
     _show(run_with_client(lambda client: client.admin.policies(_address(target)), url, context), output)
 
@@ -54,10 +54,10 @@ def set_policies(
 ) -> None:
     """Set policies of a target; others stay as they are.
 
-    They count at once, for everything below the target. Rates are messages or bytes a second (100/s, 10MiB/s, or both
-    with a comma); sizes and times have units (1MiB, 12h); a retention is an age, a size, the word acknowledged, or
-    several of these with commas (7d,10GiB). "none" lifts a rate, a time to live or a retention that a level above
-    has set.
+    They take effect immediately, for everything below the target. Rates are messages or bytes per second (100/s,
+    10MiB/s, or both with a comma); sizes and times have units (1MiB, 12h); a retention is an age, a size, the word
+    acknowledged, or several of these with commas (7d,10GiB). "none" removes a rate, a time to live or a retention that
+    a level above has set.
     """
     plain = parse_changes(changes)
     _show(run_with_client(lambda client: client.admin.change_policies(_address(target), **plain), url, context), output)
@@ -71,13 +71,13 @@ def unset_policies(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take policies of a target away: what the level above says counts again."""
+    """Remove policies of a target: those of the level above apply again."""
     plain = dict.fromkeys(parse_names(names))
     _show(run_with_client(lambda client: client.admin.change_policies(_address(target), **plain), url, context), output)
 
 
 def _address(target: str) -> str:
-    """Return a target as the broker calls it; ``/broker`` is a namespace of that name."""
+    """Return the broker's name of a target; ``/broker`` is a namespace of that name."""
     if target == _BROKER:
         return ""
     return target[1:] if target.startswith("/") and "/" not in target[1:] else target

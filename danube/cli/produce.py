@@ -47,14 +47,15 @@ def produce(
         typer.Option(metavar="NAME", help="Lines are JSON objects; the value of this field is the message's key."),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0.001, help="Messages a second; as fast as possible if not given.")
+        float | None, typer.Option(min=0.001, help="Messages per second; by default as fast as possible.")
     ] = None,
     count: Annotated[
         int | None,
         typer.Option("-n", "--count", min=0, help="Stop after this many messages; -m texts repeat until then."),
     ] = None,
     producer_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Producer name, of one session at a time; --resume needs it.")
+        str | None,
+        typer.Option(metavar="NAME", help="Producer name, for one session at a time; required for --resume."),
     ] = None,
     resume: Annotated[
         bool,
@@ -82,12 +83,12 @@ def produce(
 ) -> None:
     """Send lines, one message each.
 
-    They come from a file or from standard input. Each is acknowledged before it counts. When the broker goes away, the
-    command waits for it to come back (up to a minute) and goes on without loss or repetition. Ctrl-C stops reading,
-    waits for what is under way and prints the summary.
+    They are read from a file or from standard input. The summary counts acknowledged messages. If the connection to the
+    broker is lost, the command waits for the broker for up to a minute and continues without loss or duplicates. Ctrl-C
+    stops reading, waits for outstanding acknowledgements and prints the summary.
 
-    With --producer-name and --resume an interrupted command can be run again on the same input: messages that the
-    broker has are skipped. Without a key, messages of a named producer go to the partitions in turn.
+    With --producer-name and --resume an interrupted command can be repeated with the same input: messages that the
+    broker has stored are skipped. A named producer distributes messages without a key to the partitions in turn.
     """
     from danube.cli import _produce
 

@@ -30,8 +30,8 @@ def read(
 ) -> None:
     """Print the messages of a topic, without a subscription.
 
-    Nothing is acknowledged and nothing is remembered; nobody else notices. It ends at the end the topic had when the
-    command began, unless --follow is given. Output is as that of `danube consume`.
+    It acknowledges nothing and stores no position, so it does not affect other consumers. It stops at the end that the
+    topic had when the command started, unless --follow is given. The output is that of `danube consume`.
     """
     from danube.cli import _consume
 

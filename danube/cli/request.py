@@ -30,8 +30,8 @@ def request(
     """Ask a service that listens on a topic, and print its reply.
 
     The service is a program with a responder on the topic (client.responder). Raw output is the payload of the reply;
-    if the service fails, its error is the command's. Without a reply in time the exit code is 75: the request may have
-    been handled all the same.
+    if the service fails, the command fails with the service's error. Without a reply in time the exit code is 75,
+    although the service may have handled the request.
     """
     from danube.cli._printing import make_printer, table_head, write_now
 

@@ -31,11 +31,13 @@ def serve(
     ] = None,
     durability: Annotated[
         Durability | None,
-        typer.Option(help="For topics created without one: acknowledge when in memory, written, or synced. [disk]"),
+        typer.Option(help="Default durability of new topics: acknowledge when in memory, written, or synced. [disk]"),
     ] = None,
-    journal_file_size: Annotated[str | None, typer.Option(metavar="SIZE", help="One journal file. [64MiB]")] = None,
+    journal_file_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Size of a journal file. [64MiB]")
+    ] = None,
     journal_limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Disk space of the whole journal. [4GiB]")
+        str | None, typer.Option(metavar="SIZE", help="Maximum size of the whole journal. [4GiB]")
     ] = None,
     storage: Annotated[
         str | None,
@@ -51,8 +53,8 @@ def serve(
 ) -> None:
     """Run a broker in the foreground.
 
-    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Options win over the configuration file, which
-    wins over the defaults.
+    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Options override the configuration file, which
+    overrides the defaults.
     """
     leave_on_interrupt()  # until the broker handles signals itself: nothing has begun before that
     from danube.broker.runtime.config import parse_size

@@ -27,10 +27,10 @@ def list_stages(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List what is staged, the oldest first: whose batch it is, which try of a task wrote it, and how far it is.
+    """List stages, the oldest first: producer and batch, the attempt of a task that wrote it, and its state.
 
-    A stage is open as long as its task writes, staged when it waits for its commit, and committing once that is
-    decided. What nobody commits expires (limit stage_expiry_s).
+    A stage is open while its task writes, staged while it waits for the commit, and committing once the commit is
+    decided. Uncommitted stages expire (limit stage_expiry_s).
     """
     found = run_with_client(lambda client: client.stages.describe(producer), url, context)
     rows = [
@@ -64,7 +64,7 @@ def abort_stages(
     url: UrlOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Drop everything that is staged of one batch. A batch that is committed stays so, and the command fails."""
+    """Drop all stages of one batch. If the batch is already committed, the command fails and changes nothing."""
     if run_with_client(lambda client: client.stages.abort(producer, batch), url, context):
         raise FailedPreconditionError(f"batch {batch} of producer {producer!r} is committed; it cannot be aborted")
     print(f"aborted batch {batch} of {producer}")

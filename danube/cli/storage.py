@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["storage_app"]
 
-storage_app = typer.Typer(no_args_is_help=True, help="Look at the storages of a broker, check and repair them.")
+storage_app = typer.Typer(no_args_is_help=True, help="Show, check and repair the storages of a broker.")
 
-_NameArgument = Annotated[str, typer.Argument(metavar="[NAME]", help="One storage; all of them if none is named.")]
+_NameArgument = Annotated[str, typer.Argument(metavar="[NAME]", help="One storage; by default all.")]
 
 _LIST_COLUMNS = ["storage", "url", "durable", "conditional_put", "shared", "topics", "objects", "object_bytes"]
 _STATUS_COLUMNS = [
@@ -44,14 +44,14 @@ _DAMAGE_COLUMNS = ["missing", "damaged"]
 
 @storage_app.command("list")
 def list_storages(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the configured storages: where they are, what they can, and what is in them."""
+    """List the configured storages: location, capabilities and contents."""
     found = run_with_client(lambda client: client.storages.status(), url, context)
     show_rows([to_plain(row) for row in found.storages], _LIST_COLUMNS, output)
 
 
 @storage_app.command("status")
 def status(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show how the storages are, what their operations took, and how far sealing is."""
+    """Show the state of the storages, the latency of their operations, and the progress of sealing."""
     found = run_with_client(lambda client: client.storages.status(), url, context)
     rows = [to_plain(row) for row in found.storages]
     if output is Output.JSON:
@@ -94,13 +94,13 @@ def _sealing_record(sealing: SealingFigures) -> dict[str, Any]:
 def check(
     name: _NameArgument = "",
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read everything that is referenced, and compare the checksums.")
+        bool, typer.Option("--deep", help="Read all referenced objects, and compare the checksums.")
     ] = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check whether all history is there. Exit code 74 when some is missing or damaged.
+    """Check that the history is complete. The exit code is 74 if some of it is missing or damaged.
 
     Compares names and sizes with the broker's catalogue and reads the manifests; changes nothing.
     """
@@ -124,9 +124,9 @@ def repair(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check, and remove what nothing refers to: orphans, and what interrupted uploads have left.
+    """Check, and delete unreferenced objects: orphans, and remains of interrupted uploads.
 
-    Exit code 74 when history is missing, which no repair can bring back.
+    The exit code is 74 if history is missing; a repair cannot restore it.
     """
     from danube.model.errors import InvalidArgumentError
 

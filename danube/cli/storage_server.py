@@ -22,7 +22,7 @@ def storage_server(
         ),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Accept only callers that present the token in this file.")
+        Path | None, typer.Option(metavar="FILE", help="Accept only clients that send the token in this file.")
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate chain (PEM): serve with TLS only.")
@@ -36,8 +36,8 @@ def storage_server(
 ) -> None:
     """Serve a storage backend to brokers on other machines, which use it as remote://HOST:PORT/SPACE.
 
-    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Without TLS everything travels in clear, the
-    token too.
+    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Without TLS all data is sent unencrypted,
+    including the token.
     """
     import msgspec
 

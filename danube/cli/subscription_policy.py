@@ -45,7 +45,10 @@ def policy(
     max_redelivery_delay: Annotated[str | None, typer.Option(metavar="TIME", help="Longest pause.")] = None,
     poison: Annotated[
         PoisonPolicy | None,
-        choice_option(PoisonPolicy, help="Stop there, count it as acknowledged, or copy it to the dead-letter topic."),
+        choice_option(
+            PoisonPolicy,
+            help="For a poison message: stop there, treat it as acknowledged, or copy it to the dead-letter topic.",
+        ),
     ] = None,
     dead_letter_topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Where copies go; none: TOPIC-SUBSCRIPTION-dlq.")
@@ -65,8 +68,8 @@ def policy(
 ) -> None:
     """Show or change how a subscription treats its messages.
 
-    What is not given stays as it is. A change counts at once, also for messages that are under way, and in all
-    partitions.
+    Policies without an option are unchanged. A change takes effect immediately in all partitions, also for messages in
+    flight.
     """
     changes: dict[str, Any] = {}
     if max_redelivery is not None:

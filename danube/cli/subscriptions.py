@@ -102,7 +102,7 @@ def explain_subscription(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say in one sentence why a subscription moves or does not."""
+    """Explain in one sentence whether a subscription makes progress, and why not."""
     found = run_with_client(lambda client: client.admin.explain_subscription(topic, subscription), url, context)
     if output is Output.TABLE:
         print(found.sentence)
@@ -122,7 +122,7 @@ def seek_subscription(
     url: UrlOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Move a subscription: what lies from there on is delivered (again)."""
+    """Move a subscription: messages from that position on are delivered, also those delivered before."""
     place = parse_position(position)
     run_with_client(lambda client: client.admin.seek_subscription(topic, subscription, place), url, context)
     print(f"moved {subscription} of {topic} to {position}")

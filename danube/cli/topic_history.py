@@ -41,9 +41,9 @@ def add_commands(topics: typer.Typer) -> None:
 def seal_topic(
     topic: TopicArgument, url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Seal all of a topic into its storage now.
+    """Seal all messages of a topic into its storage now.
 
-    Returns when everything that was there is in the storage, verified, and entered in the catalogue.
+    Returns when they are stored, verified, and entered in the catalogue.
     """
     _show_sealed(run_with_client(lambda client: client.admin.seal_topic(topic), url, context), output)
 
@@ -51,7 +51,7 @@ def seal_topic(
 def unload_topic(
     topic: TopicArgument, url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Disconnect everybody from a topic, and seal all of it. Clients come back by themselves."""
+    """Disconnect all clients from a topic, and seal all of its messages. Clients reconnect automatically."""
     _show_sealed(run_with_client(lambda client: client.admin.unload_topic(topic), url, context), output)
 
 
@@ -73,8 +73,8 @@ def retention(
 ) -> None:
     """Show or change how long a topic keeps messages.
 
-    The rules given replace all rules that the topic has; each of them takes away on its own. Without any, the topic's
-    own rules are shown, with what they would take away now.
+    The given rules replace all rules of the topic; each rule deletes messages independently of the others. Without
+    rules, the command shows those of the topic, and what they would delete now.
     """
     rules = read_retention(max_age, max_bytes, delete_acknowledged)
     if clear and rules is not None:
@@ -99,24 +99,27 @@ def retention(
 
 def restore(
     bucket: Annotated[
-        str, typer.Option("--from", metavar="URL", help="The storage to restore from, as the broker is configured.")
+        str,
+        typer.Option("--from", metavar="URL", help="The storage to restore from, as in the broker's configuration."),
     ],
-    topic: Annotated[list[str] | None, typer.Option(metavar="TOPIC", help="Only this one; repeat for more.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="Restore only this topic; repeat for more.")
+    ] = None,
     storage: Annotated[str, typer.Option(metavar="NAME", help="The broker's storage, if several have this URL.")] = "",
-    deep: Annotated[bool, typer.Option("--deep", help="First read every byte and compare the checksums.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="First read all data and compare the checksums.")] = False,
     give_up_others: Annotated[
         bool, typer.Option("--give-up-others", help="With --topic: the history of all others is deleted.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would come back.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would be restored.")] = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Bring topics back after the loss of a broker's data directory.
+    """Restore topics after the loss of a broker's data directory.
 
     The new broker must be configured with the old one's storage (danube serve --storage URL) and must not have sealed
-    anything into it. Topics come back with their names, offsets, records and subscriptions, as far as they were sealed;
-    then the bucket is the new broker's.
+    anything into it. Sealed messages are restored with their topics, offsets and subscriptions. Afterwards the
+    bucket belongs to the new broker.
     """
     report = run_with_client(
         lambda client: client.storages.restore_topics(

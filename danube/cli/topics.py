@@ -45,13 +45,11 @@ def list_topics(
 @topics_app.command("create")
 def create_topic(
     topic: TopicArgument,
-    partitions: Annotated[int, typer.Option(min=0, help="0 makes a plain topic.")] = 0,
+    partitions: Annotated[int, typer.Option(min=0, help="Number of partitions; 0 creates a plain topic.")] = 0,
     durability: Annotated[
         Durability | None, typer.Option(help="When a publish is acknowledged; fixed for the topic's life.")
     ] = None,
-    storage: Annotated[
-        str, typer.Option(metavar="NAME", help="Configured storage that its history goes to. [default]")
-    ] = "",
+    storage: Annotated[str, typer.Option(metavar="NAME", help="Configured storage of its history. [default]")] = "",
     max_age: MaxAgeOption = None,
     max_bytes: MaxBytesOption = None,
     delete_acknowledged: DeleteAcknowledgedOption = False,
@@ -59,7 +57,7 @@ def create_topic(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Create a topic. Without rules for its retention it keeps everything."""
+    """Create a topic. Without retention rules it keeps all messages."""
     rules = read_retention(max_age, max_bytes, delete_acknowledged)
     made = _row(
         run_with_client(
@@ -103,9 +101,9 @@ def describe_topic(
 
 @topics_app.command("delete")
 def delete_topic(topic: TopicArgument, url: UrlOption = None, context: ContextOption = None) -> None:
-    """Delete a topic with all it holds.
+    """Delete a topic with its messages and subscriptions.
 
-    Messages and subscriptions go with it; a partitioned topic goes whole.
+    A partitioned topic is deleted with all its partitions.
     """
     run_with_client(lambda client: client.admin.delete_topic(topic), url, context)
     print(f"deleted {topic}")

@@ -14,7 +14,7 @@ A face over the broker's operations, beside the native API on the same port::
     health.py           health of producers and consumers
     schemas.py          the schema registry (not implemented yet)
     admin.py            the services of the admin port ...
-    admin_cluster.py    ... for brokers and clusters, of which there is one
+    admin_cluster.py    ... for brokers and clusters (there is always one)
     admin_topics.py     ... for namespaces, topics and policies of subscriptions
     admin_methods.py    shared parts of the admin services
     grpc_health.py      health of the broker and its services, in gRPC's standard form

@@ -116,7 +116,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     """
     kind, body = unwrap(data, where)
     if kind == ManifestKind.PIECES:
-        raise DataLossError(f"{where}: the manifest is in pieces of which one is another such object")
+        raise DataLossError(f"{where}: one of the manifest's pieces is an index of pieces itself")
     return _BODY.decode(body)
 
 

@@ -276,7 +276,7 @@ class RealDisk:
 
     async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
         """See :meth:`Disk.write`."""
-        fd = self._fd(name)  # before the ticket: later writes would wait for ever for one that was never used
+        fd = self._fd(name)  # before the ticket: later writes would wait indefinitely for an unused one
         self._tickets += 1
         request = _Request(self._tickets, fd, position, buffers, sync)
         lane = self._lanes[sync]

@@ -148,7 +148,7 @@ class Journal:
                 f"{limits.max_batch_bytes}; "
                 f"raise the file size to at least {limits.max_batch_bytes + _FILE_OVERHEAD} or lower the limit"
             )
-        self.on_commit: OnCommit = on_commit if on_commit is not None else _nobody
+        self.on_commit: OnCommit = on_commit if on_commit is not None else _refuse_commit
         self.checkpoint = checkpoint
         self.on_roll: list[Callable[[], None]] = []
         """Called when the journal continues in another file."""
@@ -746,5 +746,5 @@ async def _at_once() -> None:
     """Awaitable callback that does nothing."""
 
 
-def _nobody(entries: Sequence[Entry], error: DanubeError | None) -> None:
+def _refuse_commit(entries: Sequence[Entry], error: DanubeError | None) -> None:
     raise InternalError(f"{len(entries)} journal entries settled ({error}), but on_commit was never set")

@@ -119,15 +119,16 @@ class Place(msgspec.Struct):
     moves_before_loss: int = -1
     """In a topic that may lose a tail: number of moves before the last power loss."""
     stream: tuple[int, int] = (0, 0)
-    """Session and generation of the stream that messages come by."""
+    """Session and generation of the stream that delivers messages."""
     stream_since_s: float = 0.0
-    """Since when they have come by it without a long rest."""
+    """Start of the present period of deliveries on it, without a long pause."""
     stream_last_s: float = 0.0
-    """When the last of them came by it."""
+    """Time of the last delivery on it."""
     gaps: list[tuple[int, int, float, float]] = []
-    """Offsets that were passed over because they must have expired: start, end, when, and since when messages have
-    come by the same stream without a long rest. What was published earlier may be pausing: it was lost with another
-    stream, or waited in the client while the application took nothing, and was given back or has timed out."""
+    """Offsets that were skipped, so they must have expired: start, end, time, and the start of the period in which the
+    same stream delivered messages without a long pause. Messages published earlier may be waiting for a redelivery:
+    they were lost with another stream, or waited in the client while the application took nothing, and were returned
+    or have timed out."""
     letters: dict[bytes, DeadLetter] = {}
     """Dead letters by payload."""
 
@@ -175,10 +176,10 @@ class Place(msgspec.Struct):
         self.last_new[ordered_by, (0, 0)] = max(before, offset)
         if not by_key and 0 <= before < offset and rules.message_ttl_s:
             self.gaps.append((before + 1, offset, handed.now_s, self.stream_since_s))
-        # What a consumer has in its queue may be handed out after another one has taken over, and gone on behind it:
-        # while what has timed out pauses, or when it has expired meanwhile and never comes to the other one. A broker
-        # that was started again begins with the first message that is not acknowledged. Then the order is that of each
-        # stream.
+        # A consumer may hand out queued messages after another one has taken over and has received later messages:
+        # the queued ones are waiting for redelivery after a timeout, or have expired and are never delivered to the
+        # other one. A restarted broker begins with the first unacknowledged message. Then order is checked for each
+        # stream by itself.
         if handed.life > 1 or rules.kind is SubscriptionType.FAILOVER or rules.message_ttl_s or self.expires:
             stream = handed.session.number, handed.generation
             before = self.last_new.get((ordered_by, stream), -1)
@@ -228,7 +229,7 @@ class Place(msgspec.Struct):
                     and not self.deliveries[offset, told.checksum]
                     and since_s <= told.published_s <= when_s < told.published_s + self.rules.message_ttl_s
                 ):
-                    yield f"P5: {where}: @{offset} was passed over at {when_s:.3f} s, and had not expired"
+                    yield f"P5: {where}: @{offset} was skipped at {when_s:.3f} s, and had not expired"
         since = self.again_since
         came = {spot for spot, moves in self.reached.items() if moves >= since}
         never = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, came)]
@@ -240,7 +241,7 @@ class Place(msgspec.Struct):
         if passed:
             times = self.deliveries[passed[0], sent(log[passed[0]]).checksum]
             yield (
-                f"P5: {where}: the cursor has passed {len(passed)} messages that nobody has acknowledged, the first is"
+                f"P5: {where}: the cursor has passed {len(passed)} unacknowledged messages, the first is"
                 f" @{passed[0]}, delivered {times} times"
             )
 

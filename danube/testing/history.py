@@ -312,7 +312,7 @@ class History:
     def _known(self, where: str, payload: bytes, key: str | None) -> _Sent | None:
         sent = self._sent.get(payload)
         if sent is None:
-            self.violation(f"P3: {where}: delivered {payload[:40]!r}, which nobody has published")
+            self.violation(f"P3: {where}: delivered {payload[:40]!r}, which was never published")
         elif sent.key != key:
             self.violation(f"P3: {where}: {_name(payload)} was delivered with key {key!r} instead of {sent.key!r}")
         return sent

@@ -64,7 +64,7 @@ def letter(**changes: str) -> DeadLetter:
 def test_the_cursor_passes_nothing_that_nobody_has_acknowledged() -> None:
     story = Story()
     story.go_on(times=9)
-    assert any("the cursor has passed 1 messages that nobody has acknowledged" in found for found in story.check())
+    assert any("the cursor has passed 1 unacknowledged messages" in found for found in story.check())
 
 
 @pytest.mark.parametrize(("times", "well"), [(3, True), (2, False)])
@@ -90,7 +90,7 @@ def test_dead_letters_count_if_they_are_there() -> None:
 @pytest.mark.parametrize(
     ("found", "times", "said"),
     [
-        ([], 3, "nobody has acknowledged"),
+        ([], 3, "unacknowledged messages"),
         ([letter()], 2, "was handed out only 2 times"),
         ([letter(x_original_topic="/default/other")], 3, "x-original-topic is '/default/other'"),
         ([letter(x_original_topic_offset="3")], 3, "x-original-topic-offset is '3'"),
@@ -117,7 +117,7 @@ def test_only_what_has_expired_may_be_passed_over(after_s: float, well: bool) ->
     story.now_s = 10.0
     violations = story.check()
     assert (violations == []) is well
-    assert well or "@2 was passed over at 3.000 s, and had not expired" in violations[0]
+    assert well or "@2 was skipped at 3.000 s, and had not expired" in violations[0]
 
 
 def test_a_message_that_was_lost_with_a_stream_may_pause_until_it_has_expired() -> None:

@@ -16,10 +16,10 @@ The store is the source of truth; lookups are answered by tables (:class:`~danub
 through one writer, so that a check and the change that follows it are atomic for other tasks. A caller may be cancelled
 while it waits for its turn, but not during its change.
 
-A change that has failed has not happened: the broker goes on as before, with the topic that was to be deleted, say.
-If the store was away so long that a change stayed in doubt, and it turns out that it was applied, then it is undone
-before the next change. Subscriptions have no table (their topics know them): several are written at the same time, and
-a change of one whose answer is lost is not settled.
+A failed change has no effect: for example, a topic whose deletion failed is still served. If the store was unavailable
+for so long that the outcome of a change is unknown, and it turns out later that it was applied, it is undone before the
+next change. Subscriptions have no table (their topics know them): several are written concurrently, and an unknown
+outcome of such a write is not resolved.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ class Catalogue(CatalogueRecords):
                 for topic_id in record.topic_ids:
                     await self._sweep(topic_id)
             except DanubeError as error:
-                _log.warning("what is left of topic %r is swept at the next start: %s", topic, error)
+                _log.warning("remains of topic %r are removed at the next start: %s", topic, error)
             return record
 
     async def _sweep(self, topic_id: TopicId) -> None:
@@ -501,7 +501,7 @@ class Catalogue(CatalogueRecords):
         try:
             await self.snapshots.delete("cursors", subscription_id)
         except DanubeError as error:
-            _log.warning("what is left of subscription %r is swept at the next start: %s", name, error)
+            _log.warning("remains of subscription %r are removed at the next start: %s", name, error)
 
     def new_id(self) -> int:
         """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""

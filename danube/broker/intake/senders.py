@@ -2,7 +2,7 @@
 
 A sender has a session, hands in batches, and is notified of their outcome::
 
-    session = await topic.intake.open(request)     # durable: fences whoever had the name
+    session = await topic.intake.open(request)     # durable: fences the previous session of this name
     topic.intake.attach(sender)
     await topic.intake.admit(len(part))            # waits for the publish rate and for room in the journal
     topic.intake.take(sender, token, part, header) # in the same turn of the loop

@@ -249,7 +249,7 @@ class BrokerNode:
             self._trace("end", self.name, life.number)
 
     def crash(self, *, power_loss: bool) -> None:
-        """Kill the broker, or cut its power, at this moment. Does nothing while there is none."""
+        """Kill the broker, or cut its power, at this moment. Does nothing while no broker runs."""
         life = self.life
         if life is None or life.over:
             return

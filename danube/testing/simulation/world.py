@@ -448,7 +448,7 @@ class _SpinWatch(trio.abc.Instrument):
             self._passes = 0
         self._passes += 1
         if self._passes == _MOST_PASSES:
-            self._world.give_up(f"somebody spins: {_MOST_PASSES} passes of the scheduler at {now:.6f} s")
+            self._world.give_up(f"a task never waits: {_MOST_PASSES} passes of the scheduler at {now:.6f} s")
 
 
 class _LogWatch(logging.Handler):
