@@ -129,7 +129,7 @@ def _status(result: RunResult, *, check: bool) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; gives the exit status."""
+    """Run the command line; return the exit status."""
     parser = _parser()
     given = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""A gRPC server that answers at once and keeps nothing: what a unary call costs in a stack that is mostly C.
+"""A gRPC server that answers immediately and stores nothing: the cost of a unary call in a stack that is mostly C.
 
 ``python -m benchmarks._echo PORT`` serves ``danube.ProducerService/SendMessage`` with grpcio's asyncio server.
 """

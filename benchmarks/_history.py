@@ -1,4 +1,4 @@
-"""What the scenarios about history share: filling and sealing topics, cold caches, figures over time."""
+"""Shared by the scenarios about history: filling and sealing topics, cold caches, figures over time."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 
 def broker_of(run: Run) -> DanubeServer:
-    """The broker of a repetition, which can be started again."""
+    """The broker of a repetition, which can be restarted."""
     assert isinstance(run.server, DanubeServer)
     return run.server
 
 
 def ask(run: Run, question: Callable[[Client], Awaitable[T]]) -> T:
-    """Do something with a client of the broker, in this process."""
+    """Run a function with a client of the broker, in this process."""
 
     async def connected() -> T:
         async with danube.connect(run.server.address) as client:
@@ -51,20 +51,20 @@ def ask(run: Run, question: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def storages_status(run: Run) -> StoragesStatus:
-    """What the broker says about its storages and about sealing."""
+    """The broker's report of its storages and of sealing."""
     return ask(run, lambda client: client.storages.status())
 
 
 def fill(run: Run, topic: str, count: int) -> Outcome:
-    """Create a topic and publish ``count`` numbered messages; gives the producer's outcome with their checksum."""
+    """Create a topic and publish ``count`` numbered messages; return the producer's outcome with their checksum."""
     return run.alone(run.work("fill", topic=topic, count=count))
 
 
 def seal(run: Run, topic: str) -> None:
-    """Seal all of a topic.
+    """Seal all messages of a topic.
 
     Raises:
-        CheckError: something of it is still in the journal afterwards.
+        CheckError: some messages are still in the journal afterwards.
     """
     rows = ask(run, lambda client: client.admin.seal_topic(topic, timeout_s=_SEAL_TIMEOUT_S))
     for row in rows:
@@ -73,10 +73,10 @@ def seal(run: Run, topic: str) -> None:
 
 
 def wait_sealed(run: Run, timeout_s: float) -> None:
-    """Wait until the journal holds nothing that is to be sealed.
+    """Wait until the journal has no unsealed messages.
 
     Raises:
-        CheckError: it does not come to that.
+        CheckError: sealing does not finish in time.
     """
     end = time.monotonic() + timeout_s
     while (sealing := storages_status(run).sealing).unsealed_bytes:
@@ -86,9 +86,9 @@ def wait_sealed(run: Run, timeout_s: float) -> None:
 
 
 def go_cold(run: Run) -> float:
-    """Start the broker again, and take what it and its storage have written out of the page cache.
+    """Restart the broker, and drop its files and those of its storage from the page cache.
 
-    Gives the seconds that the broker took to be ready. What the storage server itself remembers stays.
+    Returns the seconds until the broker was ready. Caches inside the storage server are not dropped.
     """
     seconds = broker_of(run).restart()
     for folder, _, names in os.walk(run.directory):
@@ -114,9 +114,9 @@ def directory_bytes(directory: Path) -> int:
 
 
 class Gauge:
-    """Looks at the broker once a second, in a thread, for the time of the block.
+    """Samples the broker once a second, in a thread, during the block.
 
-    Its own queries do not reach the broker: it reads what the kernel knows of a process and of a directory.
+    It does not query the broker: it reads the kernel's figures for the process and the directory.
     """
 
     def __init__(self, process: psutil.Process, directory: Path) -> None:
@@ -146,7 +146,7 @@ class Gauge:
         self._thread.join()
 
     def values(self) -> dict[str, float]:
-        """Memory and disk at the beginning, in the middle, at the end (medians of a tenth of the time), and at most."""
+        """Memory and disk at the start, in the middle, at the end (medians of a tenth of the time), and the maximum."""
         return _over_time("resident", self.resident_mb) | _over_time("disk", self.disk_mb)
 
 

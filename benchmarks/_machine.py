@@ -1,4 +1,4 @@
-"""What the machine is, and how busy it was with other things."""
+"""Describes the machine, and measures its load from other processes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class CpuWatch:
         return float(times.user + times.nice + times.system + times.irq + times.softirq + getattr(times, "steal", 0.0))
 
     def other_share(self, ours_s: float) -> float:
-        """Share (0..1) of the machine's CPU time that was used, but not by us."""
+        """Share (0..1) of the machine's CPU time that was used, but not by the benchmark."""
         capacity = (time.monotonic() - self._start) * (os.cpu_count() or 1)
         other = self._busy_seconds() - self._busy - ours_s
         return min(1.0, max(0.0, other / capacity)) if capacity > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Distinct payloads, and the proof that they arrived.
+"""Distinct payloads, and checks that they arrived.
 
 A payload is its sequence number (8 bytes, big endian) and a slice of pseudo-random filler, so no two are equal and
 none compresses to nothing. Where order is guaranteed a CRC-32C runs over all payloads in order; where it is not
@@ -19,7 +19,7 @@ _POOL_STEPS = 4096
 
 
 class CheckError(Exception):
-    """What arrived is not what was sent."""
+    """The received messages differ from the sent ones."""
 
 
 def make_payloads(count: int, size: int, first: int = 0) -> list[bytes]:
@@ -41,7 +41,7 @@ def sequence_of(payload: bytes) -> int:
 
 
 def checksum(payloads: Sequence[bytes], value: int = 0) -> int:
-    """CRC-32C of the payloads in this order, going on from ``value``."""
+    """CRC-32C of the payloads in this order, continuing from ``value``."""
     return int(google_crc32c.extend(value, b"".join(payloads)))
 
 

@@ -21,7 +21,7 @@ COLUMNS = 3
 
 
 def plot(result: RunResult, path: Path) -> str | None:
-    """Write a PNG. Gives the reason if it cannot be drawn."""
+    """Write a PNG. Returns the reason if it cannot be drawn."""
     if find_spec("matplotlib") is None:
         return "no plot: pip install matplotlib"
     scenarios = [one for one in result.scenarios if one.measurements]

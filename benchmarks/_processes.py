@@ -1,7 +1,7 @@
 """Child processes that never outlive the run.
 
-Everything is started through one :class:`Processes`, whose exit ends all of them, politely first. On Linux the kernel
-also kills a child whose parent died, so that even a killed harness leaves nothing behind.
+Everything is started through one :class:`Processes`, whose exit ends all of them, with SIGTERM first. On Linux the
+kernel also kills a child whose parent died, so that even a killed harness leaves nothing behind.
 
 A worker speaks JSON lines: its work arrives on stdin, ``{"event": "ready"}`` goes out once it is connected and
 subscribed, ``go`` on stdin starts the clock, ``{"event": "result", ...}`` ends it.
@@ -39,7 +39,7 @@ class WorkerError(Exception):
 
 
 class Work(msgspec.Struct, kw_only=True):
-    """What a worker shall do."""
+    """The task of a worker."""
 
     role: str
     address: str
@@ -53,7 +53,7 @@ class Work(msgspec.Struct, kw_only=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a worker did."""
+    """The result of a worker."""
 
     started_ns: int
     """Monotonic clock at the first send (or at the first wish to receive)."""
@@ -71,7 +71,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses at the moment."""
+    """A TCP port of the loopback interface that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -85,7 +85,7 @@ def _begin_child(mask: set[int]) -> None:
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[set[int]]:
-    """Let Ctrl-C and SIGTERM wait until the block is left; gives the signals that were blocked before.
+    """Defer Ctrl-C and SIGTERM until the end of the block; yields the signals that were blocked before.
 
     Python runs hooks around a fork, and an exception that a signal raises in one of them is printed and forgotten.
     """
@@ -100,7 +100,7 @@ _interrupts: list[int] = []
 
 
 def interrupt(signal_number: int, _frame: object) -> None:
-    """Handle a signal that ends the run; :class:`Worker` raises it again if something has swallowed the exception."""
+    """Handle a signal that ends the run; :class:`Worker` raises it again if the exception was suppressed."""
     _interrupts.append(signal_number)
     raise KeyboardInterrupt
 
@@ -120,7 +120,7 @@ class Worker:
         """Write one line to the worker.
 
         Raises:
-            WorkerError: it is gone.
+            WorkerError: the worker has ended.
         """
         assert self._process.stdin is not None
         try:
@@ -133,7 +133,7 @@ class Worker:
         """Read the next event, which must be this one.
 
         Raises:
-            WorkerError: the worker failed, ended, said something else, or the time is over.
+            WorkerError: the worker failed, ended, or sent another event, or the time is over.
         """
         line = self._read_line(time.monotonic() + timeout_s, event)
         message: dict[str, Any] = msgspec.json.decode(line)
@@ -249,7 +249,7 @@ class Processes:
             time.sleep(0.01)
 
     def run(self, command: Sequence[str], name: str, timeout_s: float) -> tuple[str, float]:
-        """Run a foreign program to its end; gives what it printed and its CPU seconds.
+        """Run an external program to its end; return its output and its CPU seconds.
 
         Raises:
             WorkerError: it failed or took too long.
@@ -274,7 +274,7 @@ class Processes:
         return printed.decode(errors="replace"), usage.ru_utime + usage.ru_stime
 
     def end(self, process: psutil.Process, timeout_s: float = 10.0, *, kill: bool = False) -> None:
-        """End one server that :meth:`server` started, politely unless it is to be killed."""
+        """End one server that :meth:`server` started: with SIGTERM, or with SIGKILL if requested."""
         for child in self._children:
             if child.pid == process.pid:
                 if kill:
@@ -282,7 +282,7 @@ class Processes:
                 _end(child, timeout_s)
 
     def end_all(self) -> None:
-        """End every child that still runs: SIGTERM, then SIGKILL for those that do not go."""
+        """End every child that still runs: SIGTERM, then SIGKILL for those that do not end."""
         for child in self._children:
             if child.poll() is None:
                 child.terminate()

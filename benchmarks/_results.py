@@ -1,4 +1,4 @@
-"""The result file: what a run measured, on which machine, with which options.
+"""The result file: the measurements of a run, the machine, and the options.
 
 JSON, written by msgspec from the Structs below. ``SCHEMA`` is raised when a field changes its meaning; a reader
 refuses any other number. Raw values of every repetition are kept; medians are computed when a report is rendered.
@@ -43,7 +43,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was asked for."""
+    """The requested options."""
 
     scenarios: list[str]
     systems: list[str]
@@ -76,7 +76,7 @@ class Measurement(msgspec.Struct, forbid_unknown_fields=True):
     version: str
     durability: str
     setup: str
-    """How many messages of which size, through which calls."""
+    """Number and size of messages, and the calls used."""
     repetitions: list[Repetition]
 
     def summary(self, metric: str) -> Summary | None:
@@ -96,7 +96,7 @@ class Measurement(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Missing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A system that gave no figures, and why."""
+    """A system without figures, and the reason."""
 
     system: str
     reason: str

@@ -1,4 +1,4 @@
-"""One repetition: worker processes around one server, a common start, a check of what arrived."""
+"""One repetition: worker processes around one server, a common start, a check of the received messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIN_COUNT = 200
 
 @dataclass
 class Sample:
-    """What one repetition gave."""
+    """The result of one repetition."""
 
     messages: int
     values: dict[str, float]
@@ -103,15 +103,15 @@ class Run:
             consumers: workers that receive.
             own_topic: create the topic before and delete it afterwards.
             each: how often every message is delivered in all.
-            part: consumers stop before all messages have arrived, and what they took is what counts.
-            beside: workers that are busy all the while, and whose CPU time is not foreign.
+            part: consumers stop before all messages have arrived, and only the received ones count.
+            beside: workers that are busy during the measurement; their CPU time does not count as other load.
 
         Returns:
             A sample with ``messages_per_s`` (sent, or delivered if there are only consumers, from the first send to
             the last acknowledgement), the outcomes of the producers, and those of the consumers.
 
         Raises:
-            CheckError: what arrived is not what was sent.
+            CheckError: the received messages differ from the sent ones.
             WorkerError: a worker failed.
         """
         if own_topic:
@@ -155,7 +155,7 @@ class Run:
 
     @contextlib.contextmanager
     def fresh_server(self) -> Iterator[Server]:
-        """A further server of the same system, with an empty data directory, for the time of the block."""
+        """Another server of the same system, with an empty data directory, during the block."""
         folder = self.directory / f"fresh-{self.tag}-{next(self._folders)}"
         folder.mkdir()
         server = ALL_SYSTEMS[self.server.system].start(self.processes, folder, self.sync_delay_ms)
@@ -167,7 +167,7 @@ class Run:
             self.processes.end(server.process)
 
     def program(self, command: Sequence[str], name: str) -> tuple[str, Sample]:
-        """Run a foreign load generator; gives what it printed, and a sample without values."""
+        """Run an external load generator; return its output, and a sample without values."""
         watch = CpuWatch()
         before = cpu_seconds(self.server.process)
         printed, own_s = self.processes.run(command, name, RESULT_TIMEOUT_S)
@@ -185,7 +185,7 @@ def _compare(sent: Sequence[Outcome], received: Sequence[Outcome], each: int) ->
     for one in received:
         # A checksum of 0 says that the order was free and every message was ticked off by the worker itself.
         if one.checksum and one.checksum != sent[0].checksum:
-            raise CheckError(f"the checksum of what arrived is {one.checksum:x}, of what was sent {sent[0].checksum:x}")
+            raise CheckError(f"the received checksum is {one.checksum:x}, the sent one {sent[0].checksum:x}")
 
 
 def latency_values(outcomes: Sequence[Outcome], kind: str, prefix: str = "") -> dict[str, float]:

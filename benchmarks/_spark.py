@@ -1,8 +1,8 @@
-"""What the scenarios about Spark share: topics with rows of an exact size, and sessions in processes of their own.
+"""Shared by the scenarios about Spark: topics with rows of an exact size, and sessions in processes of their own.
 
 A Spark session belongs to one worker process (:mod:`benchmarks.roles.spark`), and only one is alive at a time: two on a
-machine with few cores would measure each other. Each repetition has a session of its own, compares both sides in
-it in turns, and reports a ratio; what a session happens to be like (how Java has compiled it, say) hits both.
+machine with few cores would measure each other. Each repetition has a session of its own, measures both
+sides in turns, and reports a ratio, so that variations between sessions (for example of Java's compiler) affect both.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def unavailable() -> str | None:
 
 
 def load_and_seal(run: Run, *, uneven: int = 0) -> None:
-    """Store the arm's messages, seal all of them, and remember the topic, how many there are, and their sum.
+    """Store the arm's messages, seal all of them, and remember the topic, their number, and their checksum.
 
     With ``uneven``, the sizes of payloads differ by up to so many bytes.
     """
@@ -73,16 +73,16 @@ def load_and_seal(run: Run, *, uneven: int = 0) -> None:
 
 
 def worker_settings(run: Run) -> dict[str, int | float | str]:
-    """What a worker has to know: what the topic that was loaded adds up to (0 if none was), where it may put files."""
+    """Settings of a worker: the checksum of the loaded topic (0 without one), and the directory for files."""
     return {"expected": run.memory.get("checksum", "0"), "directory": str(run.directory), "tag": run.tag}
 
 
 def measure(
     run: Run, role: str, settings: Mapping[str, int | float | str], *, topic: str = "", count: int | None = None
 ) -> tuple[Sample, Outcome]:
-    """Let a worker open a session, get ready and warm up, and then measure.
+    """Let a worker open a session, prepare, warm up, and then measure.
 
-    Gives what it has found out, with a sample of how busy the machine was with other things meanwhile.
+    Returns its results, with a sample of the other load on the machine.
     """
     worker = run.processes.worker(_work(run, role, settings, topic=topic, count=count))
     worker.wait_for("ready", max(READY_TIMEOUT_S, _SESSION_TIMEOUT_S))

@@ -1,4 +1,4 @@
-"""The little statistics that the tables need: medians, spreads, percentiles."""
+"""Statistics for the tables: medians, spreads, percentiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Summary", "percentile", "summarise"]
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The middle and the extremes of some repetitions."""
+    """Median and extremes of some repetitions."""
 
     median: float
     low: float

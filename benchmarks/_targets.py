@@ -1,4 +1,4 @@
-"""Whether the targets were reached."""
+"""Checks whether the targets were reached."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Verdict", "judge"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """One target beside what was measured."""
+    """One target with the measured value."""
 
     target: Target
     value: float | None
-    """The median, or the ratio of two medians; None if it could not be judged."""
+    """The median, or the ratio of two medians; None if it was not measured."""
     reason: str = ""
     """Why it could not be judged."""
 
     @property
     def met(self) -> bool | None:
-        """None if it could not be judged."""
+        """None if it was not measured."""
         if self.value is None:
             return None
         return self.value >= self.target.limit if self.target.at_least else self.value <= self.target.limit

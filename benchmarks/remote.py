@@ -1,8 +1,8 @@
-"""What durability ``remote`` costs: time to acknowledgement and puts per GB, by the latency of the backend.
+"""The cost of durability ``remote``: time to acknowledgement and puts per GB, by the latency of the backend.
 
 ``python -m benchmarks.remote`` runs the remote journal alone, in this process, against the memory backend with an
-injected latency: once with one batch in flight (the time of a lonely publish), once offered 1 MB/s, once as fast as it
-takes batches. Batches are 16 KiB; with one in flight each holds one message of 100 B.
+injected latency: once with one batch in flight (the latency of a single publish), once at a rate of 1 MB/s, once at the
+maximum rate. Batches are 16 KiB; with one in flight each holds one message of 100 B.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
 
 
 class _Ticket:
-    """The owner of an entry: when it was sent, and who waits."""
+    """The owner of an entry: the time of its sending, and the waiting task."""
 
     __slots__ = ("done", "sent")
 
@@ -53,7 +53,7 @@ class _Ticket:
 
 
 class _Broker:
-    """As much of a broker as the remote journal needs, with one topic."""
+    """The parts of a broker that the remote journal needs, with one topic."""
 
     def __init__(self) -> None:
         self.ack_s: list[float] = []

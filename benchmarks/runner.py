@@ -1,4 +1,4 @@
-"""Repeats and alternates: every repetition goes once through all systems before the next one begins."""
+"""Runs the repetitions: each runs all systems once before the next one begins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WARM_UP_SHARE = 0.25
 
 @dataclass
 class _Lane:
-    """An arm in progress."""
+    """The state of an arm."""
 
     arm: Arm
     server: Server
@@ -51,8 +51,8 @@ def run_all(
 
     Args:
         options: what to run.
-        work_directory: where data goes (removed again); None means the system's temporary directory.
-        say: told about progress; None prints to stderr.
+        work_directory: directory for data (removed at the end); None means the system's temporary directory.
+        say: receives progress messages; None prints to stderr.
     """
     say = say or (lambda text: print(text, file=sys.stderr, flush=True))
     started = datetime.now(UTC)

@@ -1,13 +1,12 @@
-"""Measure the clients of an S3 storage against each other: ``python -m benchmarks.storage_clients``.
+"""Compares the clients of an S3 storage: ``python -m benchmarks.storage_clients``.
 
-Which client a broker uses (``s3://`` or ``s3+obstore://``) decides how much processor time is left for messages, so
-that is measured beside the time that passes. The backends do just what they do in a broker, with one SeaweedFS on this
-machine. The server works on the same processors: the time that passes is mostly its own, and only the processor time
-of this process tells the clients apart. Most of what a large put takes of it here is the hash for the signature,
-which both clients leave out over TLS.
+The client (``s3://`` or ``s3+obstore://``) determines how much CPU time is left for messages, so CPU time is measured
+as well as elapsed time. The backends work as in a broker, with one SeaweedFS on this machine. The server uses the same
+processors and most of the elapsed time, so only the CPU time of this process shows the difference between clients. For
+a large put most of it is the hash for the signature, which both clients omit over TLS.
 
-Each repetition runs every work with every client in turn, in an order that rotates, so that what else the machine does
-falls on all of them. The median is shown with the lowest and the highest.
+Each repetition runs each operation with each client, in a rotating order, so that other load on the machine affects all
+of them. The median is shown with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _KEYS = 1000
 
 
 class Work(NamedTuple):
-    """One thing to do with a backend."""
+    """One operation of a backend."""
 
     title: str
     operations: int
@@ -50,7 +49,7 @@ class Work(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What one operation took in one run, on average."""
+    """Average time of one operation in one run."""
 
     wall_ms: float
     cpu_ms: float
@@ -96,7 +95,7 @@ WORKS = (
 async def measure(
     endpoint_port: int, *, repetitions: int, scale: float, large_bytes: int = 64 * MIB
 ) -> dict[tuple[str, str], list[Sample]]:
-    """Run every work with every client; return the samples by title of the work and scheme of the client.
+    """Run every operation with every client; return the samples by title of the operation and scheme of the client.
 
     The server at ``endpoint_port`` must have the bucket already. ``scale`` is a factor on the number of operations.
     """
@@ -111,7 +110,7 @@ async def measure(
         }
         await _prepare(backends[CLIENTS[-1]], data, max(1, int(_KEYS * min(scale, 1.0))))
         for backend in backends.values():
-            await backend.get(_BIG, 0, KIB)  # whoever is first would pay for what is loaded once
+            await backend.get(_BIG, 0, KIB)  # the first call also pays for lazy initialisation
         for repetition in range(repetitions):
             turn = repetition % len(CLIENTS)
             for work in WORKS:

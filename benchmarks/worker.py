@@ -1,7 +1,7 @@
 """``python -m benchmarks.worker``: one producer or consumer in a process of its own.
 
 Started by :class:`benchmarks._processes.Processes`; the protocol is described there. The role decides which client
-library is imported, so that no system pays for another one's modules.
+library is imported, so that no worker loads another system's modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Control", "main"]
 
 
 class Control:
-    """The worker's side of the start barrier. Its waits block the thread: use them when nothing else is to do."""
+    """The worker's side of the start barrier. Its waits block the thread: use them only if no other task has to run."""
 
     def __init__(self, out_fd: int) -> None:
         self._out_fd = out_fd
@@ -40,7 +40,7 @@ class Control:
             raise SystemExit(f"the harness is gone (read {line!r} instead of {expected!r})")
 
     def ready(self) -> int:
-        """Report that all is set up, wait for the start, give the monotonic clock in nanoseconds."""
+        """Report readiness, wait for the start, return the monotonic clock in nanoseconds."""
         self._say({"event": "ready"})
         self._await_line("go")
         self._cpu_s = _own_cpu()
@@ -51,7 +51,7 @@ class Control:
         return _own_cpu() - self._cpu_s
 
     def hold(self) -> None:
-        """Report that the state to look at is reached, and keep it until told to go on."""
+        """Report that the state to be measured is reached, and keep it until the next signal."""
         self._say({"event": "holding"})
         self._await_line("go on")
 
@@ -70,7 +70,7 @@ def _own_cpu() -> float:
 
 
 def main() -> int:
-    """Do the one piece of work that stdin names."""
+    """Execute the work that stdin describes."""
     # Whatever a library prints must not mix with the protocol: keep the real stdout, point descriptor 1 at stderr.
     control = Control(os.dup(1))
     os.dup2(2, 1)

@@ -1,5 +1,5 @@
-"""What runs inside the worker processes: one module for each client library, each with a table ``ROLES``.
+"""Code of the worker processes: one module for each client library, each with a table ``ROLES``.
 
-A role prepares itself, calls ``control.ready()``, which waits for the common start, and gives an
+A role prepares, calls ``control.ready()``, which waits for the common start, and returns an
 :class:`~benchmarks._processes.Outcome`.
 """

@@ -44,7 +44,7 @@ async def _create(work: Work, control: Control) -> Outcome:
 
 
 async def _delete(work: Work, control: Control) -> Outcome:
-    """Delete the topic, so that its place in the journal can be used again."""
+    """Delete the topic, so that its space in the journal is free again."""
     async with danube.connect(work.address) as client:
         began = control.ready()
         await client.admin.delete_topic(work.topic)
@@ -76,7 +76,7 @@ def _keys(work: Work, count: int) -> list[str | None] | None:
 
 
 async def _publish_nowait(work: Work, control: Control) -> Outcome:
-    """Send everything through ``send_nowait``; a bounded number of messages waits for its acknowledgement."""
+    """Send everything through ``send_nowait``; a bounded number of messages is unacknowledged."""
     payloads = make_payloads(work.count, work.size)
     expected = checksum(payloads)
     async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
@@ -171,9 +171,9 @@ async def _fill(work: Work, control: Control) -> Outcome:
 
 
 async def _publish_at_rate(work: Work, control: Control) -> Outcome:
-    """Send ``settings.per_tick`` messages every ``settings.tick_s`` seconds; a call takes all that is due.
+    """Send ``settings.per_tick`` messages every ``settings.tick_s`` seconds; one call sends all due messages.
 
-    Payloads are made ahead and used again after ``POOL_TICKS`` ticks, so that a long run fits into memory. With
+    Payloads are created in advance and reused after ``POOL_TICKS`` ticks, so that a long run fits into memory. With
     ``settings.keys`` they have so many different keys.
     """
     per_tick, interval_ns = int(work.settings["per_tick"]), int(float(work.settings["tick_s"]) * 1e9)
@@ -212,7 +212,7 @@ async def _publish_at_rate(work: Work, control: Control) -> Outcome:
 
 
 async def _consume_tail(work: Work, control: Control) -> Outcome:
-    """Read one exclusive subscription from ``settings.start`` on, and say when everything arrived."""
+    """Read one exclusive subscription from ``settings.start`` on, and report the times of arrival."""
     arrivals: list[tuple[int, int]] = []
     async with (
         danube.connect(work.address) as client,
@@ -227,7 +227,7 @@ async def _consume_tail(work: Work, control: Control) -> Outcome:
 
 
 async def _replay_again_and_again(work: Work, control: Control) -> Outcome:
-    """Read the first ``count`` messages with ``settings.consumers`` connections, over and over for so many seconds."""
+    """Read the first ``count`` messages with ``settings.consumers`` connections, repeatedly for some seconds."""
     received = 0
 
     async def read(client: Client, number: int, until: float) -> None:
@@ -312,7 +312,7 @@ async def _consume_shared(work: Work, control: Control) -> Outcome:
 
 
 async def _consume_group(work: Work, control: Control) -> Outcome:
-    """Take ``count`` messages with ``settings.consumers`` connections, while a task of each lets acks become durable.
+    """Take ``count`` messages with ``settings.consumers`` connections, each with a task that flushes acks.
 
     Each message is acknowledged by itself, and none may come twice. The latency ``flush`` is that of one
     ``flush_acks()``.
@@ -353,9 +353,9 @@ async def _consume_group(work: Work, control: Control) -> Outcome:
 
 
 async def _stick(work: Work, control: Control) -> Outcome:
-    """Be a consumer of the same subscription that takes one batch and sticks in it, until told to go.
+    """Take one batch as a consumer of the same subscription, and do not acknowledge it until the end signal.
 
-    What the client has read ahead for it goes back to the broker in time; what was handed out stays.
+    Batches in the client's read-ahead return to the broker after a time; the received one does not.
     """
     held = 0
 
@@ -458,7 +458,7 @@ async def _fill_topics(work: Work, control: Control) -> Outcome:
 
 
 async def _hold_connections(work: Work, control: Control) -> Outcome:
-    """Open ``settings.connections`` idle connections and keep them while the broker is looked at."""
+    """Open ``settings.connections`` idle connections and keep them while the broker is measured."""
     connections = int(work.settings["connections"])
     async with AsyncExitStack() as stack:
         began = control.ready()
@@ -469,7 +469,7 @@ async def _hold_connections(work: Work, control: Control) -> Outcome:
 
 
 async def _backlog(work: Work, control: Control) -> Outcome:
-    """Store messages that a subscription without a consumer waits for; payloads are made as they are sent."""
+    """Store a backlog for a subscription without a consumer; payloads are made as they are sent."""
     async with danube.connect(work.address) as client:
         await _ensure_topic(client, work.topic)
         async with client.consumer(work.topic, subscription="absent", start="earliest"):

@@ -1,8 +1,8 @@
 """NATS JetStream's workers: nats-py under asyncio.
 
-``publish_async`` with the client's own bound of unacknowledged messages stands against ``send_many`` and
-``send_nowait``; push consumers that acknowledge every 500th message (which covers those before it) stand against
-``batches()``. NATS does not confirm an acknowledgement, so a final ``flush`` (a round trip) stands for ``flush_acks``.
+``publish_async`` with the client's own limit of unacknowledged messages corresponds to ``send_many`` and
+``send_nowait``; push consumers that acknowledge every 500th message (which covers those before it) correspond to
+``batches()``. NATS does not confirm an acknowledgement, so a final ``flush`` (a round trip) replaces ``flush_acks``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def _delete(work: Work, control: Control) -> Outcome:
 
 
 async def _publish(work: Work, control: Control) -> Outcome:
-    """Publish asynchronously; every acknowledgement is awaited and looked at."""
+    """Publish asynchronously; every acknowledgement is awaited and checked."""
     payloads = make_payloads(work.count, work.size)
     expected = checksum(payloads)
     connection = await nats.connect(work.address)
@@ -61,7 +61,7 @@ async def _publish(work: Work, control: Control) -> Outcome:
 
 
 class _Reader:
-    """The receiver of a push consumer: checks payloads, acknowledges, notices the end.
+    """The receiver of a push consumer: checks payloads, acknowledges, detects the end.
 
     nats-py spends about 60 us on a message that is fetched and far less on one that is pushed to a callback, so push
     consumers are the fair choice.

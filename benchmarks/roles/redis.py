@@ -1,7 +1,7 @@
 """Redis Streams' workers: redis-py, pipelined where Danube is batched.
 
-The blocking client is used: it is redis-py's fastest. A pipeline of XADDs stands against ``send_many``, XREADGROUP
-with one XACK for everything read against ``batches()``.
+The blocking client is used: it is the fastest one of redis-py. A pipeline of XADDs corresponds to ``send_many``,
+XREADGROUP with one XACK for everything read to ``batches()``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _make_group(client: Any, topic: str, group: str) -> None:
 
 
 def _create(work: Work, control: Control) -> Outcome:
-    """Nothing to do: the first XADD makes the stream."""
+    """Do nothing: the first XADD creates the stream."""
     began = control.ready()
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=0)
 

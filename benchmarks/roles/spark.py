@@ -1,7 +1,7 @@
-"""Spark's workers: a session in each, and what is measured in it.
+"""Spark's workers: each has one session and measures in it.
 
-Every role opens its session, checks that both sides give the same result, warms up (Java compiles what is used often),
-and only then holds for the harness and measures. Comparisons go back and forth: A B B A.
+Every role opens its session, checks that both sides give the same result, warms up (Java compiles hot code),
+and only then waits for the harness and measures. Comparisons alternate: A B B A.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SUMS = ("count(*) AS n", "sum(crc32(payload)) AS crc", "sum(offset) AS offsets"
 
 @contextmanager
 def _session(work: Work, *, master: str = "local[2]") -> Iterator[SparkSession]:
-    """A session for the time of the block: tuned, or as Spark makes it."""
+    """A session during the block: tuned, or with Spark's defaults."""
     directory = Path(str(work.settings["directory"]))
     log = directory / "log4j2.properties"
     log.write_text(_LOG4J)
@@ -119,10 +119,10 @@ def _run_through(rows: DataFrame) -> None:
 
 
 def _check(work: Work, **sides: DataFrame) -> None:
-    """Compare what the sides hold with what was sent.
+    """Compare the contents of both sides with the sent messages.
 
     Raises:
-        CheckError: they do not hold the same.
+        CheckError: they differ.
     """
     expected = (work.count, int(work.settings["expected"]), work.count * (work.count - 1) // 2, 0)
     for name, rows in sides.items():
@@ -147,7 +147,7 @@ def _seconds(action: Callable[[], object]) -> float:
 
 
 def _back_and_forth(control: Control, sides: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Warm up, hold, let all sides take turns as A B B A, hold again; gives the mean seconds of each."""
+    """Warm up, hold, let all sides take turns as A B B A, hold again; return the mean seconds of each."""
     for _ in range(WARM_UPS):
         for action in sides.values():
             action()
@@ -165,7 +165,7 @@ def _outcome(began: int, count: int, values: dict[str, float]) -> Outcome:
 
 
 def _scan(work: Work, control: Control) -> Outcome:
-    """Scan the topic, and the same rows in Parquet, to Spark's sink that keeps nothing."""
+    """Scan the topic, and the same rows in Parquet, to Spark's sink that discards all rows."""
     with _session(work) as spark:
         began = control.ready()
         ours = _danube(spark, work)
@@ -222,7 +222,7 @@ def _iso(time_us: int) -> str:
 
 
 def _stream(work: Work, control: Control) -> Outcome:
-    """Publish a little to both partitions, and take the time until a micro-batch has carried it; again and again."""
+    """Publish a little to both partitions, and measure the time until a micro-batch contains it; repeatedly."""
     samples, each = int(work.settings["samples"]), work.count
     directory = Path(str(work.settings["directory"])) / f"stream-{work.settings['tag']}"
     payloads = make_payloads(each, work.size)
@@ -263,16 +263,16 @@ def _stream(work: Work, control: Control) -> Outcome:
 
 
 def _last_batch(query: StreamingQuery) -> int:
-    """The number of the last micro-batch that the query tells of; -1 if there was none."""
+    """The number of the last micro-batch that the query has reported; -1 before the first."""
     last = query.lastProgress
     return -1 if last is None else int(last["batchId"])
 
 
 def _await_rows(query: StreamingQuery, after: int, more: int) -> float:
-    """Wait until micro-batches behind ``after`` have carried so many rows; gives how long the longest of them took, ms.
+    """Wait until micro-batches after ``after`` contain ``rows`` rows; return the longest duration of one, in ms.
 
     Raises:
-        CheckError: they do not come, or too many.
+        CheckError: too few rows in time, or too many.
     """
     end = time.monotonic() + _STREAM_TIMEOUT_S
     found: dict[int, tuple[int, float]] = {}
@@ -334,7 +334,7 @@ def _sink(work: Work, control: Control) -> Outcome:
 
 
 def _filler(size: int) -> str:
-    """An expression for payloads of so many bytes: the number, and hashes of it, which do not compress to nothing."""
+    """An expression for payloads of ``size`` bytes: the number, and hashes of it, which hardly compress."""
     hashes = ", ".join(f"sha2(cast(id + {one} AS string), 256)" for one in range(-(-size // 64)))
     return f"cast(substr(concat(lpad(cast(id AS string), 12, '0'), {hashes}), 1, {size}) AS binary)"
 
@@ -348,7 +348,7 @@ def _sums(rows: DataFrame) -> tuple[int, int]:
 
 
 def _aggregate(work: Work, control: Control) -> Outcome:
-    """Aggregate and copy the topic with the master that is asked for; the checksum is over all results."""
+    """Aggregate and copy the topic with the configured master; the checksum is over all results."""
     master = str(work.settings["master"])
     directory = Path(str(work.settings["directory"])) / f"stream-{work.settings['tag']}"
     with _session(work, master=master) as spark:
@@ -374,7 +374,7 @@ def _aggregate(work: Work, control: Control) -> Outcome:
 
 
 def _executors(spark: SparkSession) -> int:
-    """How many processes of their own execute tasks; 0 if the driver does."""
+    """Number of separate executor processes; 0 if the driver executes tasks."""
     status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
     return int(status.size()) - 1
 
@@ -383,7 +383,7 @@ def _executors(spark: SparkSession) -> int:
 
 
 def _fill(work: Work, control: Control) -> Outcome:
-    """Create the topic and store messages; ``settings.uneven`` bytes at most are cut off from each, a different number.
+    """Create the topic and store messages; up to ``settings.uneven`` bytes are cut off each, a varying number.
 
     The checksum is the sum of the payloads' CRC-32s, which SQL can compute, too.
     """
@@ -407,10 +407,10 @@ def _fill(work: Work, control: Control) -> Outcome:
 
 
 def _incompressible(count: int, size: int, first: int) -> list[bytes]:
-    """Make payloads of bytes that occur nowhere else.
+    """Create payloads of bytes that are not repeated elsewhere.
 
-    Those of the other scenarios are cut out of four kilobytes; Parquet would compress that to next to nothing, read it
-    out of the processor's cache, and be a disk that nobody has.
+    Payloads of the other scenarios are slices of four kilobytes. Parquet would compress these to almost nothing and
+    read them from the processor's cache, which is unrealistic.
     """
     noise = random.Random(first).randbytes(count * size)
     return [noise[at : at + size] for at in range(0, count * size, size)]

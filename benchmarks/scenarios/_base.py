@@ -1,4 +1,4 @@
-"""What a scenario is: arms that do the same thing with different systems, and targets."""
+"""A scenario: arms that do the same with different systems, and targets."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Arm:
 
     @property
     def starter(self) -> System:
-        """What starts the server."""
+        """The function that starts the server."""
         return self.server or ALL_SYSTEMS[self.system]
 
     def unavailable(self) -> str | None:
-        """Why the arm cannot run here, with the remedy; None if it can."""
+        """The reason why the arm cannot run here, with the remedy; None if it can."""
         return self.starter.unavailable() or (self.needs() if self.needs is not None else None)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What Danube has to reach: a number, or a multiple of what another arm reached in the same run."""
+    """A goal for Danube: a number, or a multiple of another arm's result in the same run."""
 
     scenario: str
     metric: str

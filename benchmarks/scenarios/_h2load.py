@@ -1,4 +1,4 @@
-"""The load generator of nghttp2, written in C: one recorded gRPC call, again and again, over many connections."""
+"""The load generator of nghttp2, written in C: repeats one recorded gRPC call over many connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATA = re.compile(r"\((\d+)\) data")
 
 
 def unavailable() -> str | None:
-    """Why the program cannot be used; None if it can."""
+    """The reason why the program cannot be used; None if it can."""
     if shutil.which("h2load") is None:
         return "h2load was not found; apt-get install nghttp2-client (as root: --install-tools)"
     return None
@@ -28,14 +28,14 @@ def unavailable() -> str | None:
 def h2load(run: Run, path: str, request: bytes, answer_bytes: int, *, count: int, connections: int) -> Sample:
     """Make ``count`` calls, one in flight on each connection.
 
-    Gives a sample with ``calls_per_s``, ``p50_us``, ``p99_us`` and ``broker_cpu_us`` (of CPU time for a call).
+    Returns a sample with ``calls_per_s``, ``p50_us``, ``p99_us`` and ``broker_cpu_us`` (of CPU time for a call).
 
     Args:
         run: the repetition; its server is called.
         path: of the method.
         request: the message, with its gRPC prefix.
-        answer_bytes: length of every good answer with its prefix. All answers of gRPC are 200 for HTTP, so their
-            length has to tell whether they were good.
+        answer_bytes: length of a successful answer with its prefix. All gRPC answers have the HTTP status 200, so
+            the length shows whether the call succeeded.
         count: calls to make.
         connections: to make them over.
 

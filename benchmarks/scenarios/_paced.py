@@ -1,8 +1,8 @@
-"""Publishing at a fixed rate, and the latencies that count from when each message was due.
+"""Publishes at a fixed rate, and measures latencies from the time when each message was due.
 
-Messages are due in ticks of 5 ms. What is due goes into one call; what becomes due during the call goes into the next
-one. A tick's latency runs from its due time: to its acknowledgement, and to the arrival of its last message. The first
-tenth of the time is a warm-up and counts for neither.
+Messages are due in ticks of 5 ms. One call sends all due messages; those that become due during the call are sent by
+the next one. A tick's latency runs from its due time: to its acknowledgement, and to the arrival of its last message.
+The first tenth of the time is a warm-up and counts for neither.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ WARM_UP_SHARE = 0.1
 def paced_flow(
     run: Run, topic: str, rate_per_s: int, *, start: str = "earliest", beside: Sequence[Worker] = ()
 ) -> Sample:
-    """Publish to ``topic``, which exists, for ``run.seconds`` at a rate; one consumer reads along at the tail.
+    """Publish to ``topic``, which exists, for ``run.seconds`` at a rate; one consumer reads at the tail.
 
     Args:
         run: the repetition.
-        topic: where to.
+        topic: the target topic.
         rate_per_s: messages a second.
-        start: where the consumer starts: ``latest`` if the topic holds something already.
-        beside: workers that are busy meanwhile, whose CPU time is not foreign.
+        start: where the consumer starts: ``latest`` if the topic has messages already.
+        beside: workers that are busy in the meantime; their CPU time does not count as other load.
 
     Returns:
         A sample with ``messages_per_s``, ``ack_p50_us`` ... and ``end_to_end_p50_us`` ...
 
     Raises:
-        CheckError: what arrived is not what was sent.
+        CheckError: the received messages differ from the sent ones.
     """
     per_tick = max(1, int(rate_per_s * TICK_S))
     ticks = max(20, int(run.seconds / TICK_S))
@@ -51,7 +51,7 @@ def paced_flow(
 
 
 def end_to_end_us(sent: Outcome, received: Outcome, per_tick: int) -> list[float]:
-    """How long after it was due the last message of each tick had arrived."""
+    """Time from the due time of each tick to the arrival of its last message."""
     interval_ns = int(TICK_S * 1e9)
     latencies = []
     arrivals = iter(received.arrivals)

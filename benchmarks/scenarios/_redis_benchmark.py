@@ -1,4 +1,4 @@
-"""The C load generator of Redis: many connections, pipelined XADD, nobody reads."""
+"""The C load generator of Redis: many connections, pipelined XADD, no readers."""
 
 from __future__ import annotations
 

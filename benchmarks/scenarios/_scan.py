@@ -1,4 +1,4 @@
-"""Full scans of sealed history by Spark beside Parquet: what P1 and P2 have in common."""
+"""Full scans of sealed history by Spark beside Parquet: shared by P1 and P2."""
 
 from __future__ import annotations
 

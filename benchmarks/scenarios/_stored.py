@@ -1,4 +1,4 @@
-"""A topic that lies sealed in a storage: made once for an arm, read by its repetitions."""
+"""A topic sealed in a storage: created once for an arm, read by its repetitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stored_topic(run: Run) -> str:
 
 
 def fill_and_seal(run: Run) -> None:
-    """Store the arm's messages, seal all of them, and remember the topic, the checksum and how many there are."""
+    """Store the arm's messages, seal all of them, and remember the topic, the checksum and the number of messages."""
     topic = run.topic(_TOPIC)
     outcome = fill(run, topic, run.count)
     seal(run, topic)

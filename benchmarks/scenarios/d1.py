@@ -1,4 +1,4 @@
-"""D1: whether a consumer that sticks slows down those beside it.
+"""D1: the effect of a stuck consumer on others of its subscription.
 
 Three consumers of one subscription work alone, or beside a fourth one that is connected, takes one batch and
 acknowledges nothing. The same number of messages is sent in both cases; the three stop at a number that they reach
@@ -66,7 +66,7 @@ def _repeat(run: Run, *, kind: str, stuck: bool) -> Sample:
 
 
 def _reached(kind: str, count: int) -> int:
-    """How many of so many messages the three get in any case: all but what the fourth one may hold."""
+    """Number of messages that the three receive in any case: all but those that the fourth one may hold."""
     if kind == "key_shared":
         return count * 6 // 10  # a fourth of the keys are the fourth one's, more or less
     return count - min(count // 3, 2 * CREDIT)
@@ -78,7 +78,7 @@ def _group(run: Run, topic: str, kind: str, count: int, *, repeated: int = 0) ->
 
 @contextmanager
 def _beside(run: Run, topic: str, kind: str, *, stuck: bool) -> Iterator[list[Worker]]:
-    """Keep the fourth consumer there for the time of the block, if it shall be."""
+    """Run the fourth consumer during the block, if it is wanted."""
     if not stuck:
         yield []
         return

@@ -1,4 +1,4 @@
-"""H1: what sealing costs those who publish."""
+"""H1: the cost of sealing for publishers."""
 
 from __future__ import annotations
 

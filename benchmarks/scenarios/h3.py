@@ -1,8 +1,8 @@
-"""H3: how soon the first message comes after a jump far back.
+"""H3: latency of the first message after a seek far back.
 
-For each sample the broker is new. Its first seek, into the first half of the topic, also pays for what a storage's
-client library does at its first call, and is reported by itself. The second one goes into the other half, of which
-nothing has been read.
+For each sample the broker is restarted. Its first seek, into the first half of the topic, includes the initialisation
+of the storage's client library and is reported separately. The second one goes into the other half, which has not been
+read yet.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _repeat(run: Run) -> Sample:
 
 
 def _seek(run: Run, subscription: str, moment: datetime) -> float:
-    """Gives the seconds from opening a consumer, on a connection that is there, to its first message."""
+    """Return the seconds from opening a consumer, on an open connection, to its first message."""
     took, message = _first_message(run, subscription, moment)
     if message is None:
         raise CheckError(f"no message came within {_TIMEOUT_S} s after a seek to {moment}")

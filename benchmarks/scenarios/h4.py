@@ -1,4 +1,4 @@
-"""H4: how long a restart takes after a crash with a full journal."""
+"""H4: duration of a restart after a crash with a full journal."""
 
 from __future__ import annotations
 

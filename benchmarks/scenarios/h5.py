@@ -1,4 +1,4 @@
-"""H5: what many quiet topics cost."""
+"""H5: the cost of many topics with little traffic."""
 
 from __future__ import annotations
 

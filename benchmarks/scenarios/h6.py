@@ -1,4 +1,4 @@
-"""H6: whether those who catch up disturb those who are at the tail."""
+"""H6: the effect of consumers that catch up on those at the tail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker keeps in memory: nothing, many topics, many connections, a long backlog."""
+"""Memory of the broker: idle, with many topics, many connections, a long backlog."""
 
 from __future__ import annotations
 

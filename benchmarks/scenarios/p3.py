@@ -1,4 +1,4 @@
-"""P3: a range of time, one per cent of a topic, beside all of it."""
+"""P3: a range of time, one per cent of a topic, and all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P4: how soon a stream in Spark has carried what was just published."""
+"""P4: latency of new messages in a Spark stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P5: how quickly Spark writes rows into a topic."""
+"""P5: throughput of Spark's writes to a topic."""
 
 from __future__ import annotations
 

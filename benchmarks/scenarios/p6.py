@@ -1,4 +1,4 @@
-"""P6: executors that are processes of their own give what threads of the driver give."""
+"""P6: separate executor processes give the same results as threads of the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S1b: the same, message by message in the application."""
+"""S1b: as S1, message by message in the application."""
 
 from __future__ import annotations
 

