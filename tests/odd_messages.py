@@ -39,7 +39,7 @@ DEEP = b"\x91" * 3000 + b"\xc0"
 RAWS = [
     msgspec.Raw(b"\xa2\xff\xfe"),  # a text that is no UTF-8
     msgspec.Raw(DEEP),
-    msgspec.Raw(b"\xd4\x05\x00"),  # an extension that nobody knows
+    msgspec.Raw(b"\xd4\x05\x00"),  # an unknown extension
     msgspec.Raw(b"\xd6\xff\x00\x00\x00\x00"),  # a time
     msgspec.Raw(b"\xdd\xff\xff\xff\xff"),  # 2^32 - 1 elements, and none of them
     msgspec.Raw(b"\xdb\xff\xff\xff\xff"),

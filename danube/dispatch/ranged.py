@@ -75,7 +75,7 @@ class RangedMachine(Machine):
         return self._aside.first() if self.policy.poison is PoisonPolicy.BLOCK else None
 
     def _full(self) -> str | None:
-        """Return the bound that stops new messages, or None. There is none while nothing is outstanding."""
+        """Return the bound that stops new messages; None while nothing is outstanding."""
         if not self._unacked and not self._delayed.some:
             return None
         limits = self._limits

@@ -1,4 +1,4 @@
-"""The store and the copy of it in memory say the same, whoever goes away meanwhile."""
+"""The store and its copy in memory stay equal, also if callers are cancelled."""
 
 from __future__ import annotations
 

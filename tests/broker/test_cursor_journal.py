@@ -67,7 +67,7 @@ def quiet(cursor: CursorJournal) -> None:
 
 
 def test_a_flush_is_answered_although_a_seek_settles_expired_messages() -> None:
-    """The entry that the seek caused took the place of the waiting flush: its consumer waited for ever."""
+    """The entry of the seek replaced the waiting flush, so its consumer waited indefinitely."""
     topic, cursor, consumer = journal()
     cursor.add([0, 1])
     cursor.flush(consumer, 1)

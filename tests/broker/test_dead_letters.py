@@ -466,7 +466,7 @@ def test_the_name_of_a_dead_letter_topic() -> None:
     assert dead_letter_topic("/ns/t", "s", SubscriptionPolicy(dead_letter_topic="/x/y")) == "/x/y"
 
 
-def test_dead_letters_of_dead_letters_only_if_somebody_asks_for_them() -> None:
+def test_dead_letters_of_dead_letters_need_an_explicit_policy() -> None:
     default = SubscriptionPolicy(poison=PoisonPolicy.DEAD_LETTER)
     assert first_policy("/ns/t", "s", default, {}).poison is PoisonPolicy.DEAD_LETTER
     assert first_policy("/ns/t-s-dlq", "s", default, {}).poison is PoisonPolicy.BLOCK

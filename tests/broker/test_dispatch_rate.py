@@ -119,7 +119,7 @@ async def _dropped(client: danube.Client, count: int) -> bool:
 
 
 @pytest.mark.parametrize("reason", ["moving", "failure"])
-async def test_a_rate_wakes_nobody_up_while_nothing_is_delivered(tmp_path: Path, reason: str) -> None:
+async def test_a_rate_does_not_spin_while_nothing_is_delivered(tmp_path: Path, reason: str) -> None:
     """A seek may take as long as the disk does, and the rate lets the next batch go meanwhile."""
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await fill(client, 30)

@@ -108,7 +108,7 @@ async def test_topics_of_a_bucket_grow_too(tmp_path: Path, lost: str) -> None:
             async with running.client() as client, client.producer(part(2)) as producer:
                 await producer.send(b"kept")
             if lost == "the last step":
-                # The catalogue knows of partitions that the bucket was never told of: nobody was either.
+                # The catalogue has partitions that the bucket does not know; no client was told of them, either.
                 await running.broker.directory.catalogue.enlarge_topic(BASE, 5)
             await running.crash()
             if lost == "the machine":

@@ -144,7 +144,7 @@ async def test_poison_is_dropped_durably(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared"])
 @pytest.mark.parametrize("remedy", ["ack", "policy", "seek"])
-async def test_poison_blocks_until_somebody_acts(tmp_path: Path, kind: str, remedy: str) -> None:
+async def test_poison_blocks_until_an_operator_acts(tmp_path: Path, kind: str, remedy: str) -> None:
     policy = {**AT_ONCE, "max_redelivery_count": 0}
     async with consuming(tmp_path, policy, kind) as (_, client, consumer):
         consumer.send(api.Nack([3, 4], reason="cannot read it"))
@@ -373,7 +373,7 @@ async def test_a_batch_that_does_not_open_in_a_shared_subscription(tmp_path: Pat
             assert found == [0, 1, 2, 6, 7, 8]
 
 
-# --- Nobody else is concerned ---
+# --- Others are not affected ---
 
 
 STUCK: dict[str, dict[str, Any]] = {
@@ -390,7 +390,7 @@ STUCK: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("state", list(STUCK))
 async def test_a_stuck_subscription_does_not_slow_the_others_of_its_topic(tmp_path: Path, state: str) -> None:
-    """It is blocked by poison, waits for its dead-letter topic, or has no credit: nobody else notices."""
+    """It is blocked by poison, waits for its dead-letter topic, or has no credit: others are not affected."""
     async with (
         running_broker(tmp_path) as running,
         running.client() as client,

@@ -181,7 +181,7 @@ def part_of(session: ProducerSession, sequence: int, count: int = 1) -> bytes:
 
 
 async def test_a_repeat_of_what_is_on_its_way_is_acknowledged_with_it_and_not_before() -> None:
-    """By the same connection or by the next one of its session; nobody hears of a batch before it is durable."""
+    """By the same connection or by the next one of its session; no answer is sent before the batch is durable."""
     world = World()
     first = await world.attached("p")
     assert world.take(first, "a", 0, 2) is None
@@ -207,7 +207,7 @@ async def test_a_repeat_of_what_is_on_its_way_is_acknowledged_with_it_and_not_be
     assert world.take(second, "b once more", 2) == 2
 
 
-async def test_whoever_sent_what_stalls_is_told_and_told_again_when_it_asks_again() -> None:
+async def test_the_sender_of_a_stalled_batch_is_notified_again_for_each_retry() -> None:
     world = World()
     sender = await world.attached("p")
     world.take(sender, "a", 0)
@@ -511,7 +511,7 @@ async def test_the_smaller_bound_of_a_message_counts_and_is_named() -> None:
     assert world.intake.said_max_message_bytes() == "policy max_message_bytes = 500 (set for the namespace)"
 
 
-async def test_a_rate_lets_nobody_pass_who_has_not_waited(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_rate_admits_no_batch_that_has_not_waited(autojump_clock: trio.testing.MockClock) -> None:
     world = World(policies=TopicPolicies(publish_rate=Rate(messages_per_s=10)))
     sender = await world.attached("p")
     assert world.intake.try_admit(1)

@@ -1,4 +1,4 @@
-"""Batches that are cut apart: the key of each record, whoever has sent it."""
+"""Batches opened into records: the key of each record, from native and other producers."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ async def test_how_many_producers(tmp_path: Path) -> None:
         async with raw_producer(channel, TOPIC, "a") as first, raw_producer(channel, TOPIC, "b"):
             await client.admin.change_policies(TOPIC, max_producers=1)
             await refused(raw_producer(channel, TOPIC, "c"), r"policy max_producers = 1 \(set for the topic\)")
-            # Nobody is cut off, and whoever comes back under its name takes its own place.
+            # No producer is disconnected, and one that returns under its name takes its own place.
             first.send(0, b"x")
             await first.acked()
             async with raw_producer(channel, TOPIC, "a") as again:
@@ -377,7 +377,7 @@ async def test_how_large_a_message_may_be(tmp_path: Path) -> None:
             await client.admin.change_policies("/default/t", max_message_bytes=1200)
             producer.send(51, b"small", bytes(1100), b"small")
             assert await producer.acked() == [(51, 51, 3)]
-        # A batch that has to be opened for that and does not open is nobody's trouble but its producer's.
+        # A batch that must be opened for the check and is malformed affects only its producer.
         async with raw_producer(channel, "/default/t", "broken") as producer:
             header = read_header(producer.part(0, [b"x", b"y"]))
             records = b"\xc1" * 5000

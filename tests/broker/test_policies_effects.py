@@ -105,7 +105,7 @@ async def test_another_rate_counts_at_once(tmp_path: Path) -> None:
             await producer.acked()
 
 
-async def test_whoever_waits_for_a_rate_can_go(tmp_path: Path) -> None:
+async def test_a_producer_that_waits_for_a_rate_can_close(tmp_path: Path) -> None:
     """A drain, the deletion of the topic and a producer that goes away do not wait for a rate; nothing is half sent."""
     async with running_broker(tmp_path) as running, running.client() as client:
         async with running.channel() as channel:
@@ -182,7 +182,7 @@ async def backlog(client: danube.Client, subscription: str = "s") -> tuple[int, 
     return info.floor, info.expired_messages
 
 
-async def test_what_nobody_has_acknowledged_in_time_is_settled(tmp_path: Path) -> None:
+async def test_unacknowledged_messages_are_settled_when_they_expire(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.admin.create_topic(TOPIC)
         async with raw_consumer(channel, TOPIC, "s"), raw_consumer(channel, TOPIC, "in-flight") as holder:

@@ -186,7 +186,7 @@ def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
     for port in (6650, 50051):
         with socket.socket() as probe:
             if not probe.connect_ex(("127.0.0.1", port)):
-                pytest.skip(f"allowed in CI: somebody listens on port {port}")
+                pytest.skip(f"allowed in CI: port {port} is in use")
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-m", "danube", "serve"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as it:

@@ -499,7 +499,7 @@ async def test_a_message_beyond_the_batch_limit_ends_the_call_with_the_limit(tmp
 
 
 async def test_records_that_do_not_decode_do_not_stop_anybody_else(tmp_path: Path) -> None:
-    """The broker opens no batch without need; whoever needs the records finds out, and can skip them."""
+    """The broker opens no batch without need; a consumer that needs the records detects the damage and can skip it."""
     async with running_broker(tmp_path) as running, running.client() as client:
         async with running.channel() as channel, raw_producer(channel, TOPIC) as producer:
             producer.send(0, b"before")

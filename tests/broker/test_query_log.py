@@ -146,7 +146,7 @@ async def test_a_long_poll_is_answered_when_a_log_grows(tmp_path: Path) -> None:
             await wait_until(lambda: running.topic(T).watchers)
             await publish(client, "/default/u", 1)
             await trio.sleep(0.02)
-            assert not found  # that is nobody's business here
+            assert not found  # other events do not matter here
             began = trio.current_time()
             await publish(client, T, 2)
         assert found == [{T: 5}]
@@ -426,7 +426,7 @@ async def test_a_slow_reader_gets_only_its_credit(tmp_path: Path) -> None:
         assert [batch.base_offset for batch in rest] == list(range(10, 200, 10))
 
 
-async def test_it_stops_at_the_end_and_leaves_nobody_behind(tmp_path: Path) -> None:
+async def test_it_stops_at_the_end_and_leaves_no_reader_behind(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         for piece in range(10):
             await publish(client, T, 10, seed=piece)

@@ -20,7 +20,7 @@ TOPIC = "/default/t"
 
 @pytest.mark.real("slows its disk down")
 async def test_a_topic_that_is_created_again_while_the_old_one_ends_lives(tmp_path: Path) -> None:
-    """Its partitions were ended by name, one after the other, whoever had the name by then."""
+    """Its partitions were ended by name, one after the other, also if another topic had the name by then."""
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.admin.create_topic(TOPIC, partitions=3)
         async with raw_producer(channel, f"{TOPIC}-part-0") as producer:
@@ -40,7 +40,7 @@ async def test_a_topic_that_is_created_again_while_the_old_one_ends_lives(tmp_pa
 
 @pytest.mark.real("holds a storage of its own")
 async def test_a_remote_topic_that_is_deleted_before_it_is_there_never_comes(tmp_path: Path) -> None:
-    """It took messages then, of which the next life knew nothing."""
+    """It then took messages that the next life did not have."""
     url = "memory://races?durable=true"
     try:
         async with running_broker(tmp_path, storage=url) as running:
@@ -70,7 +70,7 @@ async def test_a_remote_topic_that_is_deleted_before_it_is_there_never_comes(tmp
 
 
 async def test_a_busy_subscription_can_be_moved(tmp_path: Path) -> None:
-    """Somebody acknowledged something during each commit, and the cursor never came to rest."""
+    """Messages were acknowledged during each commit, and the cursor never settled."""
     async with running_broker(tmp_path, sync_delay_ms=5) as running, running.client() as client:
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"x"] * 20_000)
@@ -138,7 +138,7 @@ async def test_a_cursor_that_was_set_back_stays_there(tmp_path: Path) -> None:
         assert info.backlog_messages == 40
 
 
-async def test_nobody_joins_what_is_deleted(tmp_path: Path) -> None:
+async def test_no_consumer_joins_a_deleted_subscription(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.admin.create_topic(TOPIC)
         topic = running.topic(TOPIC)

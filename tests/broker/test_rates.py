@@ -1,4 +1,4 @@
-"""The token bucket, against what it promises: never more than the rate and a burst, and nobody waits for nothing."""
+"""The token bucket: never more than the rate and a burst, and no unnecessary waits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_no_window_sees_more_than_the_rate_and_a_burst(rate: Rate, wanted: list[
 
 @given(rates, batches)
 @settings(deadline=None, max_examples=200)
-def test_nobody_waits_longer_than_what_went_before_takes(rate: Rate, wanted: list[tuple[float, int, int]]) -> None:
+def test_no_wait_is_longer_than_the_preceding_traffic_takes(rate: Rate, wanted: list[tuple[float, int, int]]) -> None:
     """A batch waits only if a side is overdrawn, and never longer than the time in which that side earns its debt."""
     bucket = TokenBucket(rate, 0.0)
     now, model = 0.0, {1: rate.messages_per_s * BURST_S, 2: rate.bytes_per_s * BURST_S}
@@ -111,7 +111,7 @@ def test_a_pause_earns_no_more_than_the_burst() -> None:
         assert bucket.paid_at == start + 1.0
 
 
-def test_whoever_sleeps_until_it_is_paid_may_go() -> None:
+def test_a_caller_that_sleeps_for_the_returned_time_is_admitted() -> None:
     """However the numbers round: under a virtual clock a second, infinitely short pause would never end."""
     bucket = TokenBucket(Rate(messages_per_s=3, bytes_per_s=7), 1e9)
     now = 1e9

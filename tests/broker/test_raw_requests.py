@@ -289,7 +289,7 @@ BODIES = {
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
-async def test_whatever_batches_hold_nobody_else_suffers(tmp_path: Path, kind: str) -> None:
+async def test_malformed_batches_affect_no_other_client(tmp_path: Path, kind: str) -> None:
     async with running_broker(tmp_path, patience_s=10**6) as running:
         for number, body in enumerate(BODIES.values()):
             for flags in (0, BatchFlags.PAYLOADS_ONLY):

@@ -191,7 +191,7 @@ async def test_it_ends_with_its_topic(tmp_path: Path) -> None:
                 await reader.reply_of(api.CaughtUp)
 
 
-async def test_a_stuck_reader_stops_nobody(tmp_path: Path) -> None:
+async def test_a_stuck_reader_stops_no_other_client(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await fill(client, 10)
         async with raw_reader(channel), client.consumer(TOPIC, subscription="s", start="earliest") as consumer:

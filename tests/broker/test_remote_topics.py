@@ -720,7 +720,7 @@ async def test_sealing_on_demand_makes_segments_of_commits(tmp_path: Path, bucke
 async def test_opening_goes_on_when_its_caller_goes_away(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else topics would be served by a journal that no task runs, and publishers wait for ever."""
+    """Otherwise topics would be served by a journal without a task, and publishers would wait indefinitely."""
     async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
         await running.drain()

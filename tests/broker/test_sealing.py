@@ -159,7 +159,7 @@ async def test_a_reader_waits_for_a_backend_that_is_away(tmp_path: Path) -> None
         real_get = backend.get
 
         async def refuse(*_args: Any, **_keywords: Any) -> bytes:
-            raise danube.model.errors.StorageUnavailableError("nobody there")
+            raise danube.model.errors.StorageUnavailableError("no route")
 
         backend.get = refuse
         async with client.consumer("/default/t", subscription="s", start="earliest") as consumer:
@@ -167,7 +167,7 @@ async def test_a_reader_waits_for_a_backend_that_is_away(tmp_path: Path) -> None
             await wait_until(lambda: "s" in subscription and subscription["s"].waits_for is not None)
             explanation = await client.admin.explain_subscription("/default/t", "s")
             assert explanation.state == "waiting-for-storage"
-            assert "nobody there" in explanation.sentence
+            assert "no route" in explanation.sentence
             backend.get = real_get
             assert [message.payload for message in await take(consumer, 600)] == wanted
 
@@ -201,7 +201,7 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
 
         acked = broker.directory.find("/default/acked")
         acked.apply_policies(stack([("topic", TopicPolicies(retention=Retention(acknowledged=True)))]))
-        assert broker.directory.history.plan(acked).new_start_offset == 0  # nobody has acknowledged anything
+        assert broker.directory.history.plan(acked).new_start_offset == 0  # nothing is acknowledged
         async with client.consumer("/default/acked", subscription="s", start="earliest") as consumer:
             for message in await take(consumer, 600):
                 await message.ack()
@@ -245,7 +245,7 @@ async def test_a_quiet_topic_is_sealed_by_age_beside_a_busy_one(tmp_path: Path) 
         assert await read_all(client, "/default/quiet") == [b"one"]
 
 
-async def test_a_storage_in_trouble_holds_up_nobody_else(tmp_path: Path) -> None:
+async def test_an_unavailable_storage_delays_no_other(tmp_path: Path) -> None:
     storages = {"cold": {"url": f"disk://{tmp_path}/cold"}}
     async with (
         running_broker(tmp_path / "data", storages=storages, limits=SEALING, patience_s=30) as running,

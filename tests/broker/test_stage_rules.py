@@ -118,7 +118,7 @@ class FakeTopic:
         self.taken.append(header.base_sequence)
         if header.base_sequence < self.next_sequence:
             if self.forgetful:
-                raise DuplicateSequenceError("it is there, and nobody knows where")
+                raise DuplicateSequenceError("stored, place unknown")
             return self.known[header.base_sequence]
         assert header.base_sequence == self.next_sequence, "a gap"
         start, count = self.end_offset, header.record_count
@@ -410,7 +410,7 @@ async def test_a_decision_that_is_in_doubt_is_looked_up_before_anything_else(wri
 
 
 @pytest.mark.parametrize("written", [True, False])
-async def test_a_batch_in_doubt_is_looked_up_and_finished_though_nobody_asks(written: bool) -> None:
+async def test_a_batch_in_doubt_is_looked_up_and_finished_without_a_request(written: bool) -> None:
     async with world_of() as world:
         world.nursery.start_soon(world.stages.run)
         staged = await world.staged(0, b"1")
@@ -728,7 +728,7 @@ async def test_the_share_of_a_topic_that_was_deleted_after_the_decision_is_void(
         assert await world.states() == {}
 
 
-async def test_a_topic_that_is_deleted_before_its_share_is_appended_stops_nobody() -> None:
+async def test_a_topic_that_is_deleted_before_its_share_is_appended_stops_no_commit() -> None:
     async with world_of() as world:
         a, b = world.topics["/default/a"], world.topics["/default/b"]
         stages = [await world.staged(0, b"1"), await world.staged(0, b"2", topic="/default/b")]
@@ -743,7 +743,7 @@ async def test_a_topic_that_is_deleted_before_its_share_is_appended_stops_nobody
         assert (a.rows, b.rows) == ([], [b"2"])
 
 
-async def test_a_topic_that_is_deleted_while_its_share_is_appended_stops_nobody() -> None:
+async def test_a_topic_that_is_deleted_while_its_share_is_appended_stops_no_commit() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]
         stages = [await world.staged(0, b"1"), await world.staged(0, b"2", topic="/default/b")]
@@ -986,7 +986,7 @@ async def test_a_stage_expires_a_quarter_of_its_time_late_at_most() -> None:
         assert await world.states() == {}
 
 
-async def test_what_nobody_commits_expires_and_what_is_decided_does_not() -> None:
+async def test_uncommitted_stages_expire_and_decided_ones_do_not() -> None:
     async with world_of(stage_expiry_s=100.0) as world:
         world.nursery.start_soon(world.stages.run)
         decided, old = await world.staged(0, b"1"), await world.staged(1, b"2")

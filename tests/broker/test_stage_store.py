@@ -230,13 +230,13 @@ async def test_files_on_a_real_disk(tmp_path: Path) -> None:
     assert not directory.exists()
     parts = [part(bytes(3 * MIB)), part(b"x"), part(b"y" * MIB, b"z")]
     stage = await staged(store, *parts)
-    (directory / "rubbish").write_bytes(b"of somebody")
+    (directory / "rubbish").write_bytes(b"unknown file")
     again = StageStore(disk, Limits())
     await again.load()
     (found,) = again
     assert (found.head, found.end, found.size) == (stage.head, stage.end, stage.size)
     assert await read(again, found) == [data for data, _ in parts]
-    assert again.used_bytes == stage.size + len(b"of somebody")
+    assert again.used_bytes == stage.size + len(b"unknown file")
     again.drop(found)
     again.drop(found)
     async with trio.open_nursery() as nursery:

@@ -40,7 +40,7 @@ async def floor_of(client: danube.Client, subscription: str = "s") -> int:
     return info.floor
 
 
-async def nobody_left(running: RunningBroker) -> None:
+async def no_consumers_left(running: RunningBroker) -> None:
     await wait_until(lambda: not running.topic(TOPIC).subscriptions["s"].consumers)
 
 
@@ -93,7 +93,7 @@ async def test_a_second_exclusive_consumer_is_busy_but_the_same_name_takes_over(
                     assert [message.offset for message in await take(again, 10)] == list(range(10))
             with pytest.raises(ConsumerDisplacedError):
                 await one.reply_of(api.AcksFlushed)
-        await nobody_left(running)
+        await no_consumers_left(running)
         async with client.consumer(TOPIC, subscription="s", name="two") as consumer:
             assert [message.offset for message in await take(consumer, 10)] == list(range(10))
 
@@ -405,7 +405,7 @@ async def test_what_a_lost_consumer_had_goes_to_the_next(tmp_path: Path, kind: s
             first.send(api.Ack([0, 3]))
             first.send(api.Ack([5, 6]))
             await first.flush()
-        await nobody_left(running)
+        await no_consumers_left(running)
         async with client.consumer(TOPIC, subscription="s", type=kind) as second:
             messages = await take(second, 6)
         assert [message.offset for message in messages] == [3, 4, 6, 7, 8, 9]
@@ -483,7 +483,7 @@ async def test_out_of_order_acks_are_exact_after_drain_and_crash(tmp_path: Path)
         assert rest == [n for n in range(100) if n not in acked]
 
 
-async def test_a_consumer_without_credit_blocks_nobody(tmp_path: Path) -> None:
+async def test_a_consumer_without_credit_blocks_no_other(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.admin.create_topic(TOPIC)
         async with raw_consumer(channel, TOPIC, "stuck"), raw_consumer(channel, TOPIC, "s", kind="shared"):
@@ -592,7 +592,7 @@ async def test_explanations(tmp_path: Path) -> None:
             state, sentence = await explanation(client)
             assert state == "caught-up"
             assert sentence.startswith("caught up")
-        await nobody_left(running)
+        await no_consumers_left(running)
         await fill(client, 1)
         assert await explanation(client) == ("no-consumer", "no consumer is connected; 1 message in the backlog")
 

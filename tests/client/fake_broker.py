@@ -39,7 +39,7 @@ M = api.Method
 
 
 async def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Look every few milliseconds whether something has happened that nobody announces."""
+    """Poll every few milliseconds for an event without a notification."""
     with anyio.fail_after(timeout_s):
         while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.005)

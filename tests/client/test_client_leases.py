@@ -213,7 +213,7 @@ async def test_a_new_stream_begins_anew(broker: FakeBroker, autojump_clock: Cloc
         subscription = broker.topic(TOPIC).subscriptions["s"]
         batch = await consumer.receive_batch()
         await broker.cut()
-        await batch.nack(reason="nobody hears that")
+        await batch.nack(reason="not sent")
         await batch.extend_lease()
         await trio.sleep(5)
         assert (subscription.nacks, subscription.leases) == ([], [])

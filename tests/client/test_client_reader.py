@@ -173,9 +173,7 @@ async def test_seeking(broker: FakeBroker, autojump_clock: Clock) -> None:
             await reader.seek("yesterday")
 
 
-async def test_seeking_while_somebody_receives_and_while_nobody_is_connected(
-    broker: FakeBroker, autojump_clock: Clock
-) -> None:
+async def test_seeking_while_receiving_and_while_disconnected(broker: FakeBroker, autojump_clock: Clock) -> None:
     store(broker, *[10] * 5)
     async with memory_client(broker) as client, client.reader(TOPIC) as reader, trio.open_nursery() as nursery:
         seen: list[int] = []

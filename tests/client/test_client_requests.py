@@ -113,9 +113,9 @@ def test_deadlines_bounds_and_cancellation(backend: str, broker: BrokerProcess, 
     async def main(client: Client) -> None:
         async with client.requester(topic, max_outstanding=2, timeout_s=0.3) as rpc:
             with pytest.raises(DeadlineExceededError, match=r"no reply within 0\.05 s"):
-                await rpc.request(b"nobody is there", timeout_s=0.05)
+                await rpc.request(b"no responder", timeout_s=0.05)
             with anyio.move_on_after(0.05) as scope:
-                await rpc.request(b"nobody is there")
+                await rpc.request(b"no responder")
             assert scope.cancelled_caught
             assert rpc.outstanding == 0
             async with client.responder(topic, upper), anyio.create_task_group() as group:
@@ -165,7 +165,7 @@ def test_odd_requests_and_odd_handlers(backend: str, broker: BrokerProcess, topi
 
 @BACKENDS
 def test_a_request_that_cannot_be_answered_ends_no_responder(backend: str, broker: BrokerProcess, topic: str) -> None:
-    """What it gives back fills a batch, or its text is none: each responder in turn died of it."""
+    """An answer that fills a batch, or an error text that is not UTF-8, crashed one responder after the other."""
 
     async def fails(request: Message) -> bytes:
         if request.payload == b"half":

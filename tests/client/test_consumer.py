@@ -378,7 +378,7 @@ async def test_cancelling_receive_at_any_point_loses_nothing() -> None:
             assert seen == numbered(0, 300)
 
 
-async def test_cancelling_a_whole_consumer_waits_for_nobody() -> None:
+async def test_cancelling_a_whole_consumer_does_not_wait() -> None:
     async with running_broker() as broker:
         store(broker, numbered(0, 10))
         with trio.CancelScope() as scope:

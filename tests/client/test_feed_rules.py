@@ -178,7 +178,7 @@ async def test_confirmations_are_asked_for_now_and_then(autojump_clock: Clock) -
     assert world.send(api.FlushAcks) == [], "there is nothing to confirm"
 
 
-async def test_confirmations_are_asked_for_when_somebody_waits_or_much_has_gathered(autojump_clock: Clock) -> None:
+async def test_confirmations_are_requested_for_waiting_callers_or_many_acknowledgements(autojump_clock: Clock) -> None:
     world = World()
     await trio.sleep(10)
     world.feed.ack(0, 1, 0)
@@ -531,7 +531,7 @@ async def test_a_seek_makes_void_what_was_delivered_before_it(how: str) -> None:
     generation = 6 if how in ("told", "another generation") else 5
     assert (world.feed.moves, world.waits()) == (1, [])
     assert not world.feed.renew(), "leases of what is void are not renewed"
-    # What the application says of it now is passed over.
+    # Calls of the application about it are ignored now.
     old.ack_nowait()
     world.feed.nack([1, 2], None, "", old.moves)
     world.feed.extend([1, 2], None, old.moves)

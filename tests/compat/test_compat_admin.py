@@ -467,7 +467,7 @@ async def test_a_policy_waits_for_its_subscription(tmp_path: Path, durability: A
             assert (info.policy.poison, info.policy.max_unacked_messages) == ("drop", 3)
             await client.admin.change_subscription_policy(TOPIC, SUB, poison="block")
             assert (await again("TopicAdmin.Unsubscribe", **sub)).success
-            await subscribe(plane, TOPIC, subscription=SUB)  # a new one, of which nothing was said
+            await subscribe(plane, TOPIC, subscription=SUB)  # a new one, without settings
             (info,) = await client.admin.describe_subscription(TOPIC, SUB)
             assert (info.policy.poison, info.policy.max_redelivery_count) == ("block", 5)
 

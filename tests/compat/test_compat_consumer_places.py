@@ -1,4 +1,4 @@
-"""Places of official clients' consumers: who has one keeps it, and nobody gets one that is taken."""
+"""Places of official clients' consumers: a consumer keeps its place, and no other one gets it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_subscribing_to_an_unknown_topic_is_not_found(upstream: Upstream, topic:
 
 
 def test_an_exclusive_subscription_denies_a_second_name(upstream: Upstream, topic: str, sending: int) -> None:
-    """Upstream denies it for ever; here, until the first is gone."""
+    """Upstream refuses it permanently; here, until the first consumer is gone."""
     first = upstream.subscribe(topic, "a")
     with upstream.receiving(first.consumer_id) as stream:
         upstream.send(topic, sending)
@@ -168,11 +168,11 @@ def test_acks_echo_and_count_once(upstream: Upstream, topic: str, sending: int) 
     unknown = pb.StreamMessage(msg_id=pb.MsgID(topic_name=topic, topic_offset=1_000_000))
     upstream.ack(unknown)
     upstream.nack(unknown)
-    upstream.ack(messages[1])  # nobody has it any more
+    upstream.ack(messages[1])  # no consumer has it any more
     with upstream.receiving(consumer_id) as stream:
         upstream.send(topic, sending, b"next")
         payloads = [next(stream).payload]
-        if payloads == [b"1"]:  # the ack came when the message was with nobody, and need not count
+        if payloads == [b"1"]:  # the message was not in flight when the ack came, so it may be ignored
             payloads.append(next(stream).payload)
         assert payloads[-1] == b"next"
 

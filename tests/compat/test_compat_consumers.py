@@ -65,7 +65,7 @@ async def test_a_message_is_delivered_as_it_was_sent(tmp_path: Path) -> None:
         assert not any(second.HasField(name) for name in ("routing_key", "schema_id", "schema_version"))
 
 
-async def test_a_batch_that_cannot_be_opened_is_nobody_elses_trouble(
+async def test_a_batch_that_cannot_be_opened_affects_no_other_consumer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
@@ -656,7 +656,7 @@ async def test_ids_make_room_for_newer_ones(tmp_path: Path) -> None:
                     await subscribe(caller, TOPIC, "c4", kind=SHARED)
 
 
-async def test_ids_that_nobody_uses_expire(tmp_path: Path) -> None:
+async def test_unused_ids_expire(tmp_path: Path) -> None:
     async with (
         compat_broker(tmp_path, limits={"compat_consumer_expiry_s": 0.1}) as running,
         calling(running) as caller,

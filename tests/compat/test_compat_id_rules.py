@@ -257,7 +257,7 @@ async def test_a_sweep_takes_what_was_not_used_for_long_and_is_not_connected(
         assert await world.ids.sweep() == 1
         assert await world.stored() == {2: "connected", 3: "used", 4: "orphan"}
         world.gone.add("t")
-        assert await world.ids.sweep() == 1, "without its subscription nobody is there"
+        assert await world.ids.sweep() == 1, "without its subscription no consumer exists"
         assert await world.stored() == {2: "connected", 3: "used"}
         await world.agrees()
 

@@ -78,7 +78,7 @@ async def test_creating_again_gives_the_same_id(tmp_path: Path) -> None:
         assert first.producer_id != 0
         assert (await other.create(TOPIC, "a", request_id=6)).producer_id == first.producer_id
         assert (await caller.create(TOPIC, "b")).producer_id != first.producer_id
-        # Nobody was fenced: both connections may send.
+        # Neither was fenced: both connections may send.
         await caller.send(TOPIC, first.producer_id, b"1")
         await other.send(TOPIC, first.producer_id, b"2")
         assert [message.payload for message in await consumed(running, 2)] == [b"1", b"2"]

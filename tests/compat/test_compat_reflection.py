@@ -207,7 +207,7 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
     except grpc.RpcError as error:
         print("unknown", error.code().name)
 
-# As grpcurl does: a call of which nothing is known but its name.
+# As grpcurl does: only the name of the call is known.
 with grpc.insecure_channel(sys.argv[2]) as channel:
     pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
     method = pool.FindServiceByName("danube_admin.BrokerAdmin").FindMethodByName("ListNamespaces")

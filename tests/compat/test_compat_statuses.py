@@ -155,7 +155,7 @@ def test_an_id_counts_for_its_own_topic_only(upstream: Upstream, topic: str, sen
 def test_sending_to_a_deleted_topic_is_unavailable(upstream: Upstream, topic: str, sending: int) -> None:
     upstream.native(lambda client: client.admin.delete_topic(topic))
     fails("UNAVAILABLE", lambda: upstream.send(topic, sending))
-    # The same name again is another topic, and the old id is none of its.
+    # The same name again is another topic, and the old id does not belong to it.
     again = upstream.create(topic).producer_id
     assert again != sending
     fails("UNAVAILABLE", lambda: upstream.send(topic, sending))
@@ -234,7 +234,7 @@ def test_native_methods_are_not_called_in_protobuf(upstream: Upstream) -> None:
 
 
 def test_metadata_of_clients_is_taken_and_grants_nothing(upstream: Upstream, topic: str, sending: int) -> None:
-    """There is no authentication, so a token is not looked at; and nobody becomes a broker by saying so."""
+    """There is no authentication, so tokens are ignored; and a client cannot claim to be a broker."""
     metadata = [
         ("authorization", "Bearer not.a.token"),
         ("x-danube-broker-url", "http://elsewhere:6650/"),

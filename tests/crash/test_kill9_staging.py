@@ -1,4 +1,4 @@
-"""``kill -9`` while staged batches are committed: each is in its topics once and whole, whoever asks again."""
+"""``kill -9`` during commits of staged batches: each is in its topics once and complete, also after repetitions."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def ranged_of(kind, *names, **policy):
     return machine
 
 
-def test_what_waits_is_read_from_the_lowest_offset_on_whoever_it_is_for():
+def test_waiting_messages_are_read_from_the_lowest_offset_for_any_consumer():
     machine = machine_of(["a*"], ["b*"])
     span = batch(0, list("ab"))
     assert pump(machine, span) == {1: [0], 2: [1]}

@@ -697,7 +697,7 @@ def test_a_key_that_has_moved_with_nothing_in_flight_waits_for_credit():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_while_nobody_is_there_is_dropped_without_durability(kind):
+def test_messages_without_durability_are_dropped_while_no_consumer_is_connected(kind):
     machine = lossy(kind)
     assert machine.offered(batch(0, list("abc")), 0.0) == []
     assert machine.describe(3).dropped_messages == 3

@@ -166,7 +166,7 @@ def test_dead_lettering():
     machine.change_policy(change_policy(machine.policy, {"max_redelivery_count": 0, "poison": "dead_letter"}), 0.0)
     machine.offered(Span(0, 17, 100), 0.0)
     machine.nack(1, [4, 5], None, 0.0)
-    assert said(machine, 1.0, 20)[0] == "moving", "it holds nobody up"
+    assert said(machine, 1.0, 20)[0] == "moving", "it delays no other message"
     machine.ack([0, 3], 1, 1.0)
     assert said(machine, 1.5, 17) == (
         "dead-lettering",

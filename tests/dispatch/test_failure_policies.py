@@ -164,7 +164,7 @@ def test_dead_letters_are_set_aside_until_they_are_discarded(kind):
 
 @pytest.mark.parametrize("kind", RANGED)
 def test_what_is_poison_by_a_new_policy(kind):
-    """Waiting messages are judged anew; those in flight when they come back."""
+    """The new policy applies to waiting messages at once, and to those in flight when they are returned."""
     machine = machine_of(kind, max_redelivery_count=5, poison="dead_letter")
     machine.offered(span(0, 3), 0.0)
     fail_once(machine, 0, 3)
@@ -288,7 +288,7 @@ def test_a_newcomer_takes_over_from_a_suspended_consumer_and_a_successor_takes_i
     assert machine.active == 3, "the same consumer, though ann is before it in the line"
 
 
-def test_exclusive_and_shared_suspend_nobody():
+def test_exclusive_and_shared_suspend_no_consumer():
     for kind in (EXCLUSIVE, SHARED):
         machine = machine_of(kind, ack_timeout_s=10.0)
         machine.offered(span(0, 4), 0.0)
@@ -421,7 +421,7 @@ def test_delayed_batches_among_others_stop_nothing_before_their_own_bound(kind):
     assert machine.cursor.floor == 95
 
 
-def test_an_expired_delayed_message_is_gone_and_wakes_nobody():
+def test_an_expired_delayed_message_is_gone_and_wakes_no_consumer():
     machine = machine_of(SHARED)
     machine.offered(span(0, 5, due=30.0), 0.0)
     assert machine.discard([0, 5], 10.0) == [0, 5]

@@ -79,4 +79,4 @@ def test_only_what_is_in_flight_at_the_consumer_counts(kind):
     assert machine.describe(4).in_flight_messages == 4
     machine.give_back(1, [0, 4], 2.0)
     assert machine.describe(4).in_flight_messages == 0
-    assert delivered(machine, span(0, 4), 2.0) == {1: [(offset, 2) for offset in range(4)]}, "nobody else is there"
+    assert delivered(machine, span(0, 4), 2.0) == {1: [(offset, 2) for offset in range(4)]}, "it is the only consumer"

@@ -173,16 +173,16 @@ class KeyShared(RuleBasedStateMachine):
         if consumer_id not in self.hungry:
             self.suspended.discard(consumer_id)
 
-    def somebody(self, data):
+    def any_consumer(self, data):
         return data.draw(st.sampled_from([None, *self.consumers]))
 
     @rule(data=st.data(), pairs=RANGES, what=st.sampled_from(["ack", "nack", "discard"]))
     def anything(self, data, pairs, what):
         """Ranges out of the blue: delivered or not, known or not."""
         if what == "ack":
-            self.acknowledge(flat_of(pairs), self.somebody(data))
+            self.acknowledge(flat_of(pairs), self.any_consumer(data))
         elif what == "nack":
-            self.refuse(self.somebody(data), flat_of(pairs), 0.0)
+            self.refuse(self.any_consumer(data), flat_of(pairs), 0.0)
         else:
             self.settle(flat_of((start, size) for start, size in pairs if start + size <= self.end))
 
@@ -203,7 +203,7 @@ class KeyShared(RuleBasedStateMachine):
     @rule(data=st.data())
     def ack_late(self, data):
         offset = data.draw(st.sampled_from(sorted(self.model.attempts)))
-        self.acknowledge([offset, offset + 1], self.somebody(data))
+        self.acknowledge([offset, offset + 1], self.any_consumer(data))
 
     def acknowledge(self, flat, consumer_id):
         expected = set()

@@ -127,7 +127,7 @@ def test_keys_that_no_filter_lets_through_are_skipped_and_no_loss():
     machine.leave(1, 0.0)
     machine.leave(2, 0.0)
     machine.offered(span(5, 1, ["a"]), 0.0)
-    assert machine.describe(6).dropped_messages == 1, "nobody at all is there"
+    assert machine.describe(6).dropped_messages == 1, "no consumer is connected"
 
 
 def test_policies_and_delivery_times_mean_nothing():

@@ -179,7 +179,7 @@ def test_a_refused_message_goes_to_another_consumer_if_one_has_credit():
     machine.leave(2, 0.0)
     machine.nack(1, [0, 1], 0.0, 0.0)
     machine.offered(span(0, 2), 0.0)
-    assert machine.describe(2).consumers[0].in_flight_messages == 2, "nobody else: the same again"
+    assert machine.describe(2).consumers[0].in_flight_messages == 2, "the only consumer gets them again"
 
 
 def test_the_window_stops_new_messages_and_an_ack_opens_it():

@@ -140,24 +140,24 @@ class Driver(RuleBasedStateMachine):
         if messages or size:
             self.heard(consumer_id)
 
-    def somebody(self, data):
+    def any_consumer(self, data):
         return data.draw(st.sampled_from([None, *self.consumers]))
 
     @rule(data=st.data(), pairs=RANGES)
     def ack(self, data, pairs):
-        self.acknowledge(flat_of(pairs), self.somebody(data))
+        self.acknowledge(flat_of(pairs), self.any_consumer(data))
 
     @precondition(lambda self: self.model.flying)
     @rule(data=st.data())
     def ack_in_flight(self, data):
         offset = data.draw(st.sampled_from(sorted(self.model.flying)))
-        self.acknowledge([offset, offset + data.draw(st.integers(1, 3))], self.somebody(data))
+        self.acknowledge([offset, offset + data.draw(st.integers(1, 3))], self.any_consumer(data))
 
     @precondition(lambda self: self.model.waiting or self.model.aside)
     @rule(data=st.data())
     def ack_late(self, data):
         offset = data.draw(st.sampled_from(sorted([*self.model.waiting, *self.model.aside])))
-        self.acknowledge([offset, offset + 1], self.somebody(data))
+        self.acknowledge([offset, offset + 1], self.any_consumer(data))
 
     def acknowledge(self, flat, consumer_id=None):
         self.acked(offsets_of(flat), self.machine.ack(flat, consumer_id, self.now), consumer_id)
@@ -252,7 +252,7 @@ class Driver(RuleBasedStateMachine):
     @precondition(lambda self: self.machine.next_deadline() is not None)
     @rule(times=st.integers(1, 3))
     def wait_for_deadlines(self, times):
-        """What an owner does that nobody talks to."""
+        """The calls of an owner without events."""
         for _ in range(times):
             deadline = self.machine.next_deadline()
             if deadline is not None:
@@ -261,7 +261,7 @@ class Driver(RuleBasedStateMachine):
 
     @rule(size=SIZES, seconds=st.sampled_from([0.5, 2.0]))
     def stall(self, size, seconds):
-        """Two batches, some time apart, and nobody says anything until the first one times out."""
+        """Two batches, some time apart, without acknowledgements until the first one times out."""
         self.publish_and_pump(size, 0.0)
         self.pass_until(self.now + seconds)
         self.publish_and_pump(1, 0.0)
@@ -469,7 +469,7 @@ class OneReceiver(Driver):
 
     @rule(offset=st.integers(0, 60), data=st.data())
     def ack_cumulative(self, offset, data):
-        consumer_id = self.somebody(data)
+        consumer_id = self.any_consumer(data)
         new = self.machine.ack_cumulative(offset, consumer_id, self.now)
         self.acked(list(range(offset + 1)), new, consumer_id)
 

@@ -108,7 +108,7 @@ def test_a_suspended_consumer_lends_its_keys_and_gets_them_back():
     assert {new for _, new in lent.values()} == {members[0], members[1], members[3]}
     for member in (members[0], members[1], members[3]):
         ring.suspend(member)
-    assert owners_of(ring) == before, "all are suspended: nobody else is there"
+    assert owners_of(ring) == before, "all are suspended, so none is preferred"
     ring.resume(members[3])
     assert set(owners_of(ring).values()) == {members[3]}
     for member in members:

@@ -103,7 +103,7 @@ class Group:
 
 @asynccontextmanager
 async def consumer_group(url: str, topic: str, subscription: str, kind: str) -> AsyncGenerator[Group, None]:
-    """Give a group without consumers; whoever is left of it at the end goes, too."""
+    """Yield a group without consumers; remaining ones are ended with the block."""
     async with trio.open_nursery() as nursery:
         yield Group(nursery, url, topic, subscription, kind)
         nursery.cancel_scope.cancel()

@@ -130,7 +130,7 @@ async def persisted_and_at_least_once(url: str, group: Group, kind: str) -> None
 
 
 async def not_persisted_and_at_most_once(url: str, group: Group, kind: str) -> None:
-    """Nobody acknowledges anything, one consumer is lost, and the ack timeout passes: nothing comes again."""
+    """Without acknowledgements, a consumer is lost and the ack timeout passes: nothing is redelivered."""
     await group.join("a", acks=0)
     if kind != "exclusive":
         await group.join("b", acks=0)

@@ -86,7 +86,7 @@ async def test_poison_is_set_aside_with_its_story_and_comes_back_by_replay(share
                     "x-failure-reason": "total is no number",
                 }.items()
             )
-            # The operator looks at it, somebody repairs the application, and it is sent back.
+            # The operator inspects it, the application is repaired, and it is replayed.
             (row,) = await command(shared_broker, "dlq", "list", letters)
             assert "total is no number" in row.values()
             for expected in (1, 0):

@@ -88,7 +88,7 @@ async def test_key_filters_share_the_keys_and_what_none_matches_is_held_or_skipp
             # Held, and named ...
             assert await backlog(client, topic, "s") == 10
             await until(explained(client, topic, "no-matching-consumer", "asia"))
-            # ... until somebody comes who takes it, in order.
+            # ... until a consumer connects that takes it, in order.
             await group.join("world")
             await group.until(lambda it: len(it.acked) == 50)
             assert numbers(group.seen_by("world")) == list(range(3, 50, 5))

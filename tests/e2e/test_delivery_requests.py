@@ -11,7 +11,7 @@ from danube.client import Message
 from danube.model.errors import DeadlineExceededError, RequestFailedError
 
 
-async def test_requests_are_answered_by_whoever_is_there(shared_broker: BrokerProcess) -> None:
+async def test_requests_are_answered_by_any_connected_responder(shared_broker: BrokerProcess) -> None:
     topic = "/default/double"
     url = shared_broker.url
     asked: list[str] = []

@@ -1,7 +1,7 @@
-"""A consumer that sticks disturbs nobody: not the other consumers, subscriptions and keys, no ack and no producer.
+"""A stuck consumer affects no other consumer, subscription, key, acknowledgement or producer.
 
 It sticks in two ways: its application takes nothing more while its client lives on, or its whole process stands still,
-so that nobody even reads from its socket. How much the others are slowed down is measured by the benchmark ``d1``.
+so that its socket is not read either. How much the others are slowed down is measured by the benchmark ``d1``.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ async def stuck(client: Client, topic: str) -> ConsumerInfo | None:
 
 
 async def is_ready(client: Client, topic: str) -> bool:
-    """Whether it sticks with something: one that has asked for nothing is in nobody's way."""
+    """Whether it holds a message: a consumer without credit blocks no other."""
     one = await stuck(client, topic)
     return one is not None and one.credit_messages > 0
 
 
 @pytest.mark.parametrize("way", ["idle", "stopped"])
 @pytest.mark.parametrize("kind", ["shared", "key_shared"])
-async def test_a_stuck_consumer_disturbs_nobody(broker: BrokerProcess, kind: str, way: str) -> None:
+async def test_a_stuck_consumer_disturbs_no_other(broker: BrokerProcess, kind: str, way: str) -> None:
     topic = f"/default/{kind}-{way}"
     with trio.fail_after(60):
         async with connect(broker.url) as client, consumer_group(broker.url, topic, "s", kind) as group:

@@ -1,6 +1,6 @@
 """What was sent, what was acknowledged, and whether a topic holds it: the books of the tests that break machines.
 
-Every payload follows from who wrote it and its number, so whoever reads one can tell every byte of it. A ledger keeps
+Every payload is determined by its writer and number, so a reader can check every byte of it. A ledger keeps
 the promises (acknowledged offset, flushed cursor) that a broker has made on one topic, and an audit reads the topic
 and holds the broker to them.
 """

@@ -1,4 +1,4 @@
-"""A real ext4 file system on a loop device, of which the power can be cut.
+"""A real ext4 file system on a loop device, whose power can be cut.
 
 ``FS_IOC_SHUTDOWN`` without a flush of the file system's log stops it where it stands: nothing more reaches the device,
 every later write or sync fails with EIO, and after unmounting and mounting again only that is there which was synced
@@ -73,7 +73,7 @@ class LoopDisk:
             os.close(descriptor)
 
     def unmount(self) -> None:
-        """Unmount it; whoever had files open on it must be gone, give or take the time a process needs to die."""
+        """Unmount it; processes with open files on it must have ended, or end within moments."""
         deadline = time.monotonic() + _UNMOUNT_PATIENCE_S
         while subprocess.run(["umount", str(self.mount_point)], capture_output=True, check=False).returncode:
             assert time.monotonic() < deadline, f"{self.mount_point} is still in use"

@@ -202,7 +202,7 @@ async def test_a_death_at_a_sync_loses_and_repeats_nothing(tmp_path: Path, nth: 
         await check_after_repair(broker, ledger)
 
 
-async def test_slow_syncs_make_larger_commits_and_delay_nobody_who_needs_none(tmp_path: Path) -> None:
+async def test_slow_syncs_make_larger_commits_and_do_not_delay_topics_without_sync(tmp_path: Path) -> None:
     delay_s = 0.02
     broker = Sabotaged(tmp_path, "fdatasync", f"delay_exit={delay_s * 1e6:.0f}")
     ledger = Ledger(TOPIC)
@@ -256,7 +256,7 @@ async def test_a_kill_during_slow_syncs_takes_nothing_that_was_acknowledged(tmp_
         await check_after_repair(broker, ledger)
 
 
-async def test_a_file_that_cannot_be_read_stops_who_needs_it_and_nobody_else(tmp_path: Path) -> None:
+async def test_an_unreadable_file_stops_only_the_topics_in_it(tmp_path: Path) -> None:
     broker = Sabotaged(tmp_path)
     ledger, other = Ledger(TOPIC), Ledger("/default/other")
     with broker, trio.fail_after(30):

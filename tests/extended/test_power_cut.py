@@ -261,7 +261,7 @@ class World:
                 await batch.ack()
 
     async def _churn(self, client: Client) -> None:
-        """Fill files with what nobody needs any more, so that some are recycled."""
+        """Fill files with messages that are no longer needed, so that some are recycled."""
         async with client.producer(CHURN, batch_max_bytes=BATCH_BYTES) as producer:
             for _ in range(CHURN_BYTES // 65536):
                 await producer.send_many([bytes(8192)] * 8)

@@ -66,7 +66,7 @@ class Cut:
 
 
 class CutBackend(MemoryBackend):
-    """Each change is a step: the life may end when it is made, and nobody knows yet."""
+    """Each change is a step: the life may end after it is made and before it is reported."""
 
     def __init__(self, space: MemorySpace, cut: Cut) -> None:
         super().__init__(space, url="memory://box", durable=True, wall_clock_us=wall_clock_us)
@@ -82,7 +82,7 @@ class CutBackend(MemoryBackend):
 
 
 class CutStore(FaultyMetadataStore):
-    """Each transaction is a step. The store within is opened and closed by somebody else."""
+    """Each transaction is a step. Another object opens and closes the inner store."""
 
     def __init__(self, store: MemoryStore, random: Random, cut: Cut) -> None:
         super().__init__(store, random)

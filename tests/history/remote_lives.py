@@ -51,7 +51,7 @@ def wall_clock_us() -> int:
 
 
 class Network(StorageBackend):
-    """The way to the bucket: puts arrive late, and even if nobody waits for their answer any more."""
+    """The connection to the bucket: puts arrive late, and also after their caller was cancelled."""
 
     def __init__(self, backend: MemoryBackend, random: Random, nursery: trio.Nursery, latency_s: float) -> None:
         self._backend = backend
@@ -284,7 +284,7 @@ class Life:
         name = f"/default/t{topic_id}"
         payload = encode_change(TopicDeleted(name, [topic_id]))
         del self.topics[topic_id], self.names[name]
-        self.world.deleted.add(topic_id)  # from now on nobody promises that it is there
+        self.world.deleted.add(topic_id)  # from now on it need not exist
         await self.wait(self.submit(Entry(EntryType.TOPIC, topic_id, Durability.REMOTE, (payload,))))
         await self.catalogue.drop_topic(topic_id, wall_clock_us())
 

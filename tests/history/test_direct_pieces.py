@@ -131,8 +131,8 @@ def test_producers_are_named_if_they_are_wanted() -> None:
     b = Bench()
     assert b.read((0, 0, 99), producers=False) == expected(0, 25)
     unknown = make_batch(1, 0, [b"x"], producer_id=0xABC)
-    nobody = make_batch(1, 1, [b"x"], producer_id=0)
-    data, footer = build({1: [unknown, nobody]})
+    unnamed = make_batch(1, 1, [b"x"], producer_id=0)
+    data, footer = build({1: [unknown, unnamed]})
     b.loop.objects["o"] = data
     found = list(b.storage.read(DirectPart("/default/t", "default", "o", 0, footer.parts[0])))
     assert [raw.producer for raw in found] == ["0000000000000abc", ""]

@@ -63,7 +63,7 @@ class TrickyStore(FaultyMetadataStore):
             if self.how == "cancelled":
                 await trio.sleep_forever()
             assert result
-            raise UnavailableError("done, but nobody knows")
+            raise UnavailableError("done, but the answer is lost")
         return await super().transact(conditions, operations)
 
 
@@ -286,7 +286,7 @@ class RaisingStore(TrickyStore):
         if how == "cancelled":
             await trio.sleep_forever()
         if how:
-            raise UnavailableError("done, but nobody knows")
+            raise UnavailableError("done, but the answer is lost")
         return result
 
 
@@ -319,7 +319,7 @@ async def test_raising_the_epoch_is_settled(how: str, again: bool, autojump_cloc
 
 
 async def test_another_owner_with_the_epoch_that_was_wanted_is_another_owner() -> None:
-    """The raise has not happened, and somebody else has claimed that very epoch."""
+    """The raise was not applied, and another broker has claimed that epoch."""
     async with RaisingStore(MemoryStore()) as store:
         former = await HistoryCatalogue.claim(store, "one")
         store.raise_goes = "late"

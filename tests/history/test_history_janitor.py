@@ -62,7 +62,7 @@ def test_missing_and_damaged_objects_are_named() -> None:
     run_lives(scenario, 3)
 
 
-def test_orphans_go_when_nobody_can_want_them() -> None:
+def test_orphans_are_deleted_when_no_reader_can_need_them() -> None:
     async def work(life: Life) -> None:
         world, epoch = life.world, life.catalogue.epoch
         await life.append(1, 8)
@@ -190,7 +190,7 @@ def test_a_former_owner_that_has_slept_deletes_nothing_of_its_successor() -> Non
 
 
 @pytest.mark.parametrize("trouble", ["not configured", "denied"])
-def test_garbage_that_cannot_go_keeps_nobody_busy(trouble: str) -> None:
+def test_garbage_that_cannot_be_deleted_causes_no_busy_loop(trouble: str) -> None:
     async def scenario(world: World) -> None:
         faults: list[FaultyStorage] = []
 

@@ -1,4 +1,4 @@
-"""Manifests: the bucket alone tells what the catalogue knows, whatever fails, and nobody else's word counts."""
+"""Manifests: the bucket alone has the contents of the catalogue, despite failures and manifests of other owners."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_every_flipped_or_missing_byte_is_noticed_and_named() -> None:
 
 
 def newer(manifest: Manifest) -> bytes:
-    body = msgspec.msgpack.encode([9, "what nobody knows today"])
+    body = msgspec.msgpack.encode([9, "unknown"])
     head = b"DNB-MAN\n" + (2).to_bytes(2, "little") + encode_manifest(manifest)[10:16] + len(body).to_bytes(4, "little")
     return head + extend_crc(crc32c(head), body).to_bytes(4, "little") + body
 
@@ -339,7 +339,7 @@ async def any_put_may_fail(steps: list[tuple[str, int]], seed: int) -> None:
             with trio.move_on_after(1):
                 await truth.log.flush()
         except StorageTimeoutError:
-            pass  # expected: it failed, or nobody knows
+            pass  # expected: it failed, or the outcome is unknown
         new = set(space.objects) - before
         if how == "fine":
             assert not truth.log.pending
@@ -422,7 +422,7 @@ async def test_damage_is_named_and_does_not_stop_the_owner() -> None:
             await read_bucket(storage, "c")
         space.store(key, kept, time_us)
     space.store(max(space.objects), b"", 0)
-    # Somebody else's place stays somebody else's.
+    # The bucket of another owner stays with that owner.
     other = Truth(storage, epoch=9, incarnation="two")
     other.add("x", make_part(1, 0, 1))
     with pytest.raises(FailedPreconditionError, match="topics restore"):
@@ -432,7 +432,7 @@ async def test_damage_is_named_and_does_not_stop_the_owner() -> None:
     later.add("o9", make_part(1, 9, 10))
     await later.log.flush()
     later.check(await read_bucket(storage, "c"), epoch=2)
-    # If nothing can be read nobody knows whose it is.
+    # If nothing can be read, the owner is unknown.
     for key in list(space.objects):
         space.store(key, b"", 0)
     third = Truth(storage, epoch=3)
@@ -490,7 +490,7 @@ async def test_who_comes_back_under_a_used_epoch_is_fenced(epoch: int) -> None:
     truth.check(await read_bucket(storage, "c"), epoch=2)
 
 
-async def test_what_was_removed_may_go_once_it_is_told_and_nobody_has_come() -> None:
+async def test_removed_objects_may_be_deleted_after_a_manifest_and_without_a_new_owner() -> None:
     storage, backend = open_storage(MemorySpace())
     truth, calls = Truth(storage), []
 

@@ -59,7 +59,7 @@ def test_what_is_harmed_stays_and_the_rest_is_merged(
             set(objects[topic_id]) - harmed
         )
         del life.topics[topic_id]
-        await life.check_content("beside the damage")  # an abandoned copy confuses nobody
+        await life.check_content("beside the damage")  # an abandoned copy has no effect
 
     async def scenario(world: World) -> None:
         assert await world.live(work)

@@ -41,7 +41,7 @@ def test_nothing_is_passed_over_by_a_reader_that_sealing_overtakes(
             left -= 1
             if left == -1:
                 await life.seal(1)
-                await life.append(2, 30, (900,))  # somebody else's bytes take the place
+                await life.append(2, 30, (900,))  # other messages take the place
                 with trio.fail_after(100):
                     while life.journal.is_live(file) and file != life.journal._keeper.active.file_id:  # noqa: ASYNC110
                         await trio.sleep(0.1)

@@ -75,7 +75,7 @@ class World:
         return ref
 
     async def merge(self, topic_id: int, at: int = 0, count: int = 2) -> None:
-        """Write neighbours anew as one part, and delete the objects that they were in."""
+        """Rewrite neighbours as one part, and delete their former objects."""
         old = self.catalogue.topic(topic_id).parts[at : at + count]
         low, high = old[0].part.base_offset, old[-1].part.end_offset
         self.objects += 1
@@ -455,7 +455,7 @@ async def any_damage(seed: int, chunk_bytes: int, first_bytes: int) -> None:
         assert f"{1:016x}" in message
         assert f"memory://box/{ref.key}, bytes [{part.start}, {part.end})" in message
         assert f"at byte {position}" in message
-        # Whoever moves behind it goes on; the topics beside it never noticed.
+        # A reader that seeks behind it continues; other topics are not affected.
         assert same(await world.replay(1, part.end_offset), batches[16:])
         assert same(await world.replay(2, 0), world.from_offset(2, 0))
 

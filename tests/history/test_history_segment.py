@@ -45,7 +45,7 @@ def cut_all(data: bytes, topic_id: int) -> list[StoredBatch]:
 
 
 def open_all(data: bytes) -> tuple[SegmentFooter, dict[int, list[StoredBatch]], list[ControlEntry]]:
-    """Read an object as somebody does who knows only its bytes; everything is checked on the way."""
+    """Read an object from its bytes alone, and check all of it."""
     kind, epoch = read_header(data, WHERE)
     trailer = read_trailer(data[-TRAILER_SIZE:], WHERE)
     footer = read_footer(data[trailer.footer_start : trailer.footer_start + trailer.footer_length], trailer, WHERE)

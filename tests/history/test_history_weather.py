@@ -33,7 +33,7 @@ def day_in_bad_weather(random: Random) -> Callable[[Life], Awaitable[None]]:
                     await life.seal(*life.topics)
                     await life.history.keep()
             except (StorageError, UnavailableError, MetadataConflictError):
-                pass  # said to whoever has asked; the sealer goes on by itself
+                pass  # reported to the caller; the sealer continues by itself
             await trio.sleep(random.choice((0, 0.01, 3, 2 * GRACE_S)))
 
     return work

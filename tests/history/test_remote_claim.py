@@ -169,7 +169,7 @@ async def test_former_epochs_are_read_to_their_ends_and_fenced() -> None:
     assert fence_of(b, 3, 2) == (CommitKind.FENCE, 3), "that epoch has ended by itself"
     assert (5, 0) in b.positions()
     former = [(1, number) for number in range(8)]
-    assert claim.stored == [*former, (3, 0), (3, 1), (3, 2), (5, 0)], "fences of others stay for ever"
+    assert claim.stored == [*former, (3, 0), (3, 1), (3, 2), (5, 0)], "fences of others stay"
     assert sorted(claim.replay.objects) == [*((1, number) for number in range(2, 8)), (3, 1)]
     assert [b.backend.gets.count(commit_key(CLUSTER, Position(1, number))) for number in (0, 3, 7)] == [1, 1, 1]
     item = claim.replay.objects[Position(1, 3)]

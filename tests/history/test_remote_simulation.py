@@ -1,6 +1,6 @@
 """Whole lives on one bad bucket, from seeds: crashes, zombies, lost answers, late puts, recoveries that are cut short.
 
-At any time: nothing that anybody was told is lost or there twice, whoever has told it, and no offset is given out
+Invariants: nothing acknowledged is lost or duplicated, by whichever owner, and no offset is assigned
 twice. Publishers, acknowledgers, a sealer and a deleter work in each life; former owners go on until they are fenced.
 """
 
@@ -157,7 +157,7 @@ async def run_story(seed: int, *, sealing: bool, mounted: bool = False) -> None:
             except DanubeError as error:
                 raise AssertionError(f"seed {seed}: cannot recover: {error}") from error
         await last.check_promises_patiently()
-        await trio.sleep(1000)  # whatever was late has arrived, whoever was alive has found out
+        await trio.sleep(1000)  # late puts have arrived, and live owners have noticed them
         await last.check_promises_patiently()
         assert lived or not everything.acked
 
@@ -187,6 +187,6 @@ def test_nothing_is_lost_when_every_snapshot_is_in_pieces(sealing: bool, monkeyp
 
 @pytest.mark.parametrize("sealing", [False, True], ids=["bucket alone", "sealing"])
 def test_nothing_is_lost_in_a_directory_that_is_missing_now_and_then(sealing: bool) -> None:
-    """A broker that believed in an empty mount point would begin anew, or acknowledge what goes beside the storage."""
+    """A broker that trusted an empty mount point would ignore its history, or acknowledge messages outside of it."""
     for seed in range(200, 203):
         tell_story(seed, sealing=sealing, mounted=True)

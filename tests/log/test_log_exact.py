@@ -176,7 +176,7 @@ def test_a_new_entry_is_nowhere_and_knows_its_size() -> None:
 
 
 def head_of(**changes: int) -> bytes:
-    """A block header of 48 bytes, the fields of which are these."""
+    """A block header of 48 bytes with these fields."""
     fields = {"length": 100, "file_id": 7, "sequence": 3, "watermark": 2, "count": 1, "body_crc": 5} | changes
     return encode_block_header(**fields)
 

@@ -77,7 +77,7 @@ def test_index_leads_to_a_place_at_or_just_before_the_batch(
 @given(steps, st.data())
 @settings(max_examples=80)
 def test_index_knows_sizes(plan: list[tuple[int, int, bool, int]], data: st.DataObject) -> None:
-    """To a region, of which only the first batch is known."""
+    """To a region whose first batch alone is known."""
     batches = batches_of(plan)
     sizes = {base: size for (base, _, _), (_, size, _, _) in zip(batches, plan, strict=True)}
     index = TopicIndex()

@@ -353,7 +353,7 @@ async def test_publishing_waits_while_too_much_is_pending(autojump_clock: MockCl
         assert done == list(range(20))  # in line
 
 
-async def test_a_waiting_publisher_that_gives_up_blocks_nobody(autojump_clock: MockClock) -> None:
+async def test_a_waiting_publisher_that_gives_up_blocks_no_other(autojump_clock: MockClock) -> None:
     async with desk() as d:
         d.disk.sync_delay_s = 5.0
         log = d.log(1)

@@ -192,7 +192,7 @@ async def test_spares_are_used_whatever_is_free_and_allowed(autojump_clock: Mock
             await trio.sleep(1)
             assert b.keeper.spare_count == left
             assert b.keeper.can_roll()
-        assert b.keeper.disk_full, "now there is none left"
+        assert b.keeper.disk_full, "no file is left"
 
 
 async def test_files_are_created_up_to_the_limit_and_its_reserve(autojump_clock: MockClock) -> None:

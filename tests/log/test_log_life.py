@@ -607,7 +607,7 @@ async def test_entries_without_a_taker_are_an_error(autojump_clock: MockClock) -
 
 
 class Reads:
-    """A disk of which each byte tells its place, and which counts what is read."""
+    """A disk whose bytes show their position, and which counts reads."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int]] = []

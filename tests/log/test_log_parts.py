@@ -160,7 +160,7 @@ async def test_the_time_that_a_full_journal_is_waited_for_begins_when_it_is_full
     assert ended == [pytest.approx(17.0)]
 
 
-async def test_the_line_is_served_in_order_and_whoever_gives_up_wakes_the_next(
+async def test_the_queue_is_served_in_order_and_a_cancelled_waiter_wakes_the_next(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     admission = Admission(LIMITS)
@@ -179,8 +179,8 @@ async def test_the_line_is_served_in_order_and_whoever_gives_up_wakes_the_next(
         admission.pending_bytes = 20
         admission.wake()
         await trio.testing.wait_all_tasks_blocked()
-        assert served == [], "nobody overtakes"
-        assert not admission.try_admit(1), "nor does whoever comes now"
+        assert served == [], "no overtaking"
+        assert not admission.try_admit(1), "nor by a new caller"
         await trio.sleep(6)
     assert served == ["a", "b"]
     assert admission.try_admit(1)

@@ -113,7 +113,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
     @rule(from_snapshot=st.booleans())
     def restart(self, from_snapshot: bool) -> None:
-        """Everything settles, and the table is built anew from a snapshot, or from entries and batches."""
+        """Everything settles, and the table is rebuilt from a snapshot, or from entries and batches."""
         self.settle(len(self.pending))
         snapshot = self.table.snapshot()
         self.table = ProducerTable(Limits(), "/default/t")
@@ -179,7 +179,7 @@ def test_a_pending_batch_is_not_in_the_snapshot() -> None:
     assert restored.check(second).kind is Verdict.NEW
 
 
-def test_registering_gives_a_name_its_id_and_fences_nobody() -> None:
+def test_registering_assigns_an_id_to_a_name_and_fences_no_session() -> None:
     table = ProducerTable(Limits())
     session, new = table.register("a", 50, now_us=1)
     assert (session.producer_id, session.epoch, new) == (50, 0, True)
@@ -247,4 +247,4 @@ def test_names_that_were_lost_with_damage_are_not_taken_for_new() -> None:
                 each.open(name, 1030, now_us=2 * second_us)
         assert each.open("bob", 1030, now_us=2 * second_us).next_sequence == 5
         each.open("made-up-again", 1040, anonymous=True, now_us=2 * second_us)
-        each.open("ann", 1050, now_us=102 * second_us)  # nobody would know it any more
+        each.open("ann", 1050, now_us=102 * second_us)  # it would be unknown otherwise

@@ -357,7 +357,7 @@ async def test_a_hole_in_the_body_keeps_its_file_until_it_is_not_wanted(autojump
     assert f.recovered.corruptions == [Corruption(1, BODY_AT[0], BODY_AT[1], {1: (0, 2)}, True)]
 
 
-async def test_a_hole_of_which_nobody_knows_all_is_kept_for_good(autojump_clock: MockClock) -> None:
+async def test_a_hole_of_unknown_extent_is_kept_for_good(autojump_clock: MockClock) -> None:
     name, data = body()
     at = BODY_AT[1] + BLOCK_HEADER_SIZE
     f = await recover((name, data[:at] + b"\xee" * 70 + data[at + 70 :]), tail())

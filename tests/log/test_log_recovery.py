@@ -125,7 +125,7 @@ def recover(disk: SimulatedDisk) -> tuple[Recovered, Witness]:
     return found[0], witness
 
 
-def _nobody(entries: Sequence[Entry], error: DanubeError | None) -> None:
+def _refuse_commit(entries: Sequence[Entry], error: DanubeError | None) -> None:
     raise AssertionError("nothing was submitted")
 
 
@@ -200,7 +200,7 @@ def test_a_bit_flipped_anywhere_is_noticed_or_cut_off() -> None:
         missing = [item for item in written if item not in witness.batches]
         assert [item for item in written if item in witness.batches] == witness.batches
         if recovered.corruptions:
-            # Before the last block, of which nobody knows whether it was synced.
+            # Before the last block, which may be unsynced.
             assert all(topic_id in stopped for topic_id, _, _ in missing), position
             for topic_id, base, _ in missing:
                 assert recovered.topics[topic_id].next_offset > base or recovered.topics[topic_id].suspect
@@ -367,7 +367,7 @@ def test_what_an_interrupted_recovery_leaves_is_never_taken_for_a_later_file(
         trial = copy_of(disk)
         trial.fail(operation, errno.EIO, after=after)
         try:
-            run(Journal(trial, LIMITS, file_size=FILE_SIZE, on_commit=_nobody).recover)
+            run(Journal(trial, LIMITS, file_size=FILE_SIZE, on_commit=_refuse_commit).recover)
             break
         except JournalFencedError:
             interrupted += 1

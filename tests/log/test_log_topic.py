@@ -222,7 +222,7 @@ def test_the_rest_of_what_was_sealed_is_as_old_as_its_first_batch() -> None:
     only = Bench()
     only.put(2, time_us=0)
     only.log.sealed_up_to(2, STORED)
-    assert only.log.unsealed_since_us == 1, "0 says that there is none"
+    assert only.log.unsealed_since_us == 1, "0: no unsealed batch"
 
 
 def test_what_expires_is_kept_nowhere() -> None:
@@ -384,7 +384,7 @@ async def test_a_read_from_the_disk_goes_on_in_the_cache() -> None:
     assert not windows, "without a look at the disk"
 
 
-async def test_whoever_goes_on_reading_does_not_begin_anew() -> None:
+async def test_a_continued_read_does_not_start_from_the_beginning() -> None:
     b = Bench(chunk=1)
     for _ in range(6):
         b.put(2)
@@ -521,7 +521,7 @@ async def test_a_batch_of_another_topic_or_of_later_offsets_is_damage() -> None:
     gap.put(2)
     data = bytes(gap.shelf.files[1])
     first = data.index(b"DNB1")
-    gap.shelf.files[1][first - 16] = EntryType.CURSOR  # the first batch is none any more
+    gap.shelf.files[1][first - 16] = EntryType.CURSOR  # the first batch is no batch any more
     with pytest.raises(DataLossError, match=r"offsets \[0, 2\) are damaged"):
         await gap.log.read(0, 1)
 

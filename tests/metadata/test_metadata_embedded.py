@@ -183,7 +183,7 @@ async def test_another_process_that_came_first_is_noticed(tmp_path):
 
 
 async def test_opening_and_reading_change_nothing(tmp_path):
-    """Whoever looks at a store that is not what it should be leaves it as it is, with its log."""
+    """Opening an invalid store changes neither it nor its log."""
 
     def files():
         found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -289,7 +289,7 @@ async def test_a_first_change_without_descriptors_is_refused_and_the_store_goes_
 
 
 async def test_failed_sync_is_final(tmp_path, monkeypatch):
-    """After an I/O error at commit nothing more is accepted; nobody hangs."""
+    """After an I/O error at commit nothing more is accepted, and no caller hangs."""
     async with EmbeddedStore(tmp_path) as store:
         await store.put("/a", b"1")
         execute = SqliteTable._execute

@@ -127,7 +127,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _fresh_seed() -> int:
-    """Another one each day and for each commit, and the same one for whoever repeats that."""
+    """A different one for each day and commit, and the same one for a repetition."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     day = datetime.now(UTC).strftime("%Y%m%d")
     return int(day) * 10_000 + int(commit[:4] or "0", 16) % 10_000

@@ -25,7 +25,7 @@ class Judged:
         return len(self._reasons)
 
     def reason(self, source: Source, mutant: Mutant) -> str | None:
-        """Why a mistake is none, if that is known."""
+        """The reason why a mutant is equivalent, if known."""
         return self._reasons.get(source.identity(mutant))
 
     def stale(self, sources: dict[str, Source]) -> list[tuple[str, str, str, str]]:

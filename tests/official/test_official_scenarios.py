@@ -303,7 +303,7 @@ async def test_too_large_payload(official: Official) -> None:
 
 
 async def test_backlog_of_fifty_thousand(official: Official) -> None:
-    """A subscription that nobody reads loses nothing, and its consumer catches up."""
+    """A subscription without a consumer loses nothing, and its next consumer catches up."""
     count = 50_000
     with trio.fail_after(150):
         async with official.producing(count=count, in_flight=64, total_only=True) as producer:

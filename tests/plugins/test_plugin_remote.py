@@ -357,7 +357,7 @@ async def test_the_url_is_checked() -> None:
 # --- Connections ---
 
 
-async def test_all_wait_for_one_connection_and_a_cancelled_caller_disturbs_nobody() -> None:
+async def test_all_wait_for_one_connection_and_a_cancelled_caller_disturbs_no_other() -> None:
     async with serving() as one, open_backend(one.url()) as remote:
         await remote.put("k", b"x")
         channel = await remote._connection.channel()  # type: ignore[attr-defined]

@@ -310,7 +310,7 @@ def test_references_are_resolved_kept_and_protected() -> None:
         registry.register("new", ORDER, references=refers)
     registry.commit(book.delete_subject(S, permanent=True)[1])
     registry.commit(book.delete_version("users", 1, permanent=True)[1])
-    assert [need.text for need in book.source(order.number).needs] == [book.schema(1).text], "decodes for ever"
+    assert [need.text for need in book.source(order.number).needs] == [book.schema(1).text], "stays decodable"
     with pytest.raises(SchemaReferencedError, match="schema 1 is referenced by"):
         book.purge(1)
     registry.commit(book.purge(order.number))

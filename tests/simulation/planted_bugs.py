@@ -180,7 +180,7 @@ def acknowledge_a_repeat_before_its_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_without_a_place(patch: pytest.MonkeyPatch) -> None:
-    """Says of a new batch, now and then, that it was stored before, nobody knows where."""
+    """Reports some new batches as stored before, at an unknown place."""
     check, calls = ProducerTable.check, count(1)
 
     def forgetful(self: ProducerTable, header: Any) -> Checked:

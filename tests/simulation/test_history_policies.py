@@ -61,7 +61,7 @@ def letter(**changes: str) -> DeadLetter:
     return DeadLetter(b"m2", "k", attributes | {name.replace("_", "-"): value for name, value in changes.items()})
 
 
-def test_the_cursor_passes_nothing_that_nobody_has_acknowledged() -> None:
+def test_the_cursor_passes_no_unacknowledged_message() -> None:
     story = Story()
     story.go_on(times=9)
     assert any("the cursor has passed 1 unacknowledged messages" in found for found in story.check())
@@ -275,7 +275,7 @@ def test_damage_excuses_what_is_missing_and_nothing_wrong() -> None:
     ("acknowledged_since", "again", "said"),
     [
         (True, range(1, 5), None),
-        (False, range(1, 5), "the cursor has passed 3 messages"),
+        (False, range(1, 5), "the cursor has passed 3 unacknowledged messages"),
         (True, (1, 2, 4), "1 messages were not delivered again after a seek, the first is @3"),
         (False, (), "4 messages were not delivered again after a seek, the first is @1"),
     ],

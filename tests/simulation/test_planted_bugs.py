@@ -1,4 +1,4 @@
-"""A proof that cannot fail proves nothing: planted bugs, each of which the simulation must find."""
+"""Planted bugs that the simulation must find: evidence that its checks can fail."""
 
 from __future__ import annotations
 

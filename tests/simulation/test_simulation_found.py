@@ -25,7 +25,7 @@ TOPIC = "/default/found"
 
 @asynccontextmanager
 async def world_of(seed: int, kind: str) -> AsyncIterator[World]:
-    """A world of which only the broker runs; no weather."""
+    """A world in which only the broker runs, without faults."""
     world = World(draw_plan(seed, kind=kind), Trace())
     async with world.machines():
         trio.lowlevel.add_instrument(_SpinWatch(world))
@@ -149,7 +149,7 @@ def test_a_refused_batch_is_sent_again_when_those_behind_it_are_acknowledged_las
                 pending.append(producer.send_nowait(b"%d" % number))
                 await trio.sleep(1.5)  # waiting is measured in quarters of the stall
             (lane,) = producer._lanes
-            while not lane.outbox._refused:  # noqa: ASYNC110 - nobody tells
+            while not lane.outbox._refused:  # noqa: ASYNC110 - there is no event
                 await trio.sleep(0.01)
             world.node.set_storage_faults(down=False)
             assert len(lane.outbox.flight) > 1
@@ -190,7 +190,7 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_alive() -> None:
 
 
 def test_a_topic_that_was_deleted_at_the_end_does_not_hold_the_bucket_back() -> None:
-    """The manifests still knew it, so a new machine took the bucket for somebody else's and sealed nothing any more."""
+    """The manifests still had it, so a new machine took the bucket for another broker's and sealed nothing any more."""
 
     async def work(world: World) -> None:
         async with world.applications.client("here", Random(1), "broker") as client:
@@ -246,7 +246,7 @@ def test_a_cumulative_acknowledgement_that_is_repeated_takes_no_delayed_message(
 
 
 def test_a_cumulative_acknowledgement_takes_nothing_that_waits_unseen() -> None:
-    """A message that was delayed waits in the client, in front of it in the log: nobody has seen it yet."""
+    """A delayed message precedes it in the log, and waits in the client: the application has not received it yet."""
 
     async def work(world: World) -> None:
         async with world.applications.client("here", Random(1), "broker") as client:

@@ -1,4 +1,4 @@
-"""Peers that grant credit and do not read: what is on its way to them is bounded, and costs nobody else anything."""
+"""Peers that grant credit and do not read: their queued data is bounded, and others are not affected."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_many_streams_of_a_connection_that_is_not_read() -> None:
                 assert most / 2 < here.most_waiting <= most + 2 * BATCH
                 here.read_on("slow")
                 async with trio.open_nursery() as nursery:
-                    for stream in streams:  # all of them: nobody's turn is forgotten
+                    for stream in streams:  # all of them: no stream is left out
                         nursery.start_soon(read_all, stream)
 
     run_seeded(main, 1)

@@ -36,7 +36,7 @@ EXPIRY_S = 60.0
 
 @asynccontextmanager
 async def world_of(seed: int) -> AsyncIterator[World]:
-    """A world of which only the broker runs."""
+    """A world in which only the broker runs."""
     plan = draw_plan(seed, kind="single")
     (home,) = plan.configs
     config = plan.configs[home]
@@ -199,14 +199,14 @@ class Model:
             await self.client.stages.commit(name, batch, stages)
 
     async def publish(self, topic: str, count: int) -> None:
-        """Somebody else publishes there."""
+        """Another producer publishes there."""
         payloads = [f"foreign {len(self.foreign[topic]) + number}".encode() for number in range(count)]
         async with self.client.producer(topic) as producer:
             await producer.send_many(payloads)
         self.foreign[topic] += payloads
 
     async def expire(self) -> None:
-        """Nobody does anything for long."""
+        """No client does anything for a long time."""
         await trio.sleep(2 * EXPIRY_S)
         for job in self.jobs.values():
             for batch, found in job.staged.items():

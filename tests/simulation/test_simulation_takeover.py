@@ -121,7 +121,7 @@ async def send(client: Client, topic: str, first: int, count: int) -> None:
 
 
 def test_manifests_that_a_former_owner_writes_late_do_not_count() -> None:
-    """They were the first in the bucket, so the new owner took it for somebody else's, and never sealed anything."""
+    """They were the first in the bucket, so the new owner took it for another broker's, and never sealed anything."""
 
     async def work(world: World) -> None:
         async with world.applications.client("here", Random(1), "broker") as client:

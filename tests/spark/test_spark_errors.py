@@ -109,7 +109,7 @@ def everything_shown(spark: SparkSession, frame: DataFrame) -> str:
     )
 
 
-def test_history_in_s3_is_read_with_credentials_that_nobody_sees(
+def test_history_in_s3_is_read_with_hidden_credentials(
     spark: SparkSession, in_s3: tuple[BrokerProcess, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     process, log = in_s3

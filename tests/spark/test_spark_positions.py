@@ -106,7 +106,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_first_message() -> None
 
 @given(st.dictionaries(keys, st.integers(0, 10_000), max_size=10), st.integers(1, 20_000))
 @settings(deadline=None)
-def test_shares_add_up_and_starve_nobody(waiting: dict[LogKey, int], limit: int) -> None:
+def test_shares_add_up_and_starve_no_log(waiting: dict[LogKey, int], limit: int) -> None:
     shares = share(waiting, limit)
     assert sum(shares.values()) == min(limit, sum(waiting.values()))
     assert all(0 < amount <= waiting[key] for key, amount in shares.items())

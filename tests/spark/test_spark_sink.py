@@ -174,7 +174,7 @@ def test_a_refusal_comes_before_anything_runs(spark: SparkSession, broker: Broke
         overwriting.mode("overwrite").save()
 
 
-def test_an_address_where_nobody_answers_is_told_at_once() -> None:
+def test_an_address_without_a_broker_is_reported_at_once() -> None:
     source = DefaultSource({"servers": f"danube://127.0.0.1:{free_port()}", "topic": "/default/k-no"})
     began = time.monotonic()
     with pytest.raises(ConnectionLostError, match="check the address"):
@@ -297,13 +297,13 @@ def test_of_two_writes_that_take_the_same_batch_id_the_second_says_so(broker: Br
         writer.write(iter([pa.record_batch({"payload": [name]})])) for writer, name in ((first, "a"), (second, "b"))
     )
     first.commit([mine])
-    first.commit([mine])  # its own repetition is none of somebody else
+    first.commit([mine])  # a repetition of its own, not of another writer
     with pytest.raises(FailedPreconditionError, match=r"a concurrent write.*were not written. Write them again"):
         second.commit([other])
     again = batch_writer(options, schema, overwrite=False)
     again.commit([again.write(iter([pa.record_batch({"payload": ["b"]})]))])
     assert payloads(client, topic) == [b"a", b"b"]
-    # Whoever gives batch ids cannot be told that a batch without one was a repetition of theirs.
+    # A batch without a batch id is never reported as a repetition of one with a batch id.
     numbered = batch_writer(
         write_options({"servers": broker.url, "topic": topic, "producerId": "k-overlap", "batchId": "1"}),
         schema,

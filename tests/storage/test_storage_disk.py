@@ -29,7 +29,7 @@ def files(directory):
 
 async def until_there_are_no_files(directory):
     with trio.fail_after(10):
-        while files(directory):  # noqa: ASYNC110 - the background tells nobody
+        while files(directory):  # noqa: ASYNC110 - there is no event
             await trio.sleep(0.002)
 
 
@@ -213,7 +213,7 @@ async def test_folders_come_and_go_under_concurrent_puts(tmp_path):
         assert files(tmp_path) == []
 
 
-async def test_a_folder_that_somebody_else_removed(tmp_path):
+async def test_a_folder_that_another_process_removed(tmp_path):
     async with open_disk(tmp_path) as backend:
         await backend.put("a/b/1", b"")
         (tmp_path / "a/b/1").unlink()

@@ -203,7 +203,7 @@ async def test_lost_answer_by_our_own_deadline(autojump_clock):
 
 
 @pytest.mark.parametrize("others", [b"else", b"others and longer"])
-async def test_a_key_that_somebody_else_took_meanwhile(others, autojump_clock):
+async def test_a_key_that_another_writer_took_in_the_meantime(others, autojump_clock):
     backend = ScriptedBackend(StorageUnavailableError("?"))
     await MemoryBackend(backend.space).put("a", others)
     with pytest.raises(StorageExistsError, match=r"\(after 2 attempts\)"):
@@ -289,10 +289,10 @@ async def test_waiting_in_line_counts_against_the_deadline(autojump_clock):
 
 async def test_time_that_ends_in_line_tells_what_went_wrong_before(autojump_clock):
     """The lack of a place for one more attempt is not what a person has to know."""
-    storage = storage_over(ScriptedBackend(StorageUnavailableError("nobody there"), 20), max_concurrency=1)
+    storage = storage_over(ScriptedBackend(StorageUnavailableError("no route"), 20), max_concurrency=1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: storage.put("a", b"", timeout_s=30))
-        with pytest.raises(StorageUnavailableError, match="nobody there"):
+        with pytest.raises(StorageUnavailableError, match="no route"):
             await storage.head("b", timeout_s=5)
     assert (storage.stats().in_flight, storage.stats().waiting) == (0, 0)
 

@@ -77,7 +77,7 @@ async def test_a_socket_that_was_removed_is_not_called_in_the_same_round(
     assert len(called) == 1
 
 
-async def test_its_end_is_nobodys_trouble(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
+async def test_the_end_of_a_poller_disturbs_no_other(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
     subject = poller()
     (first, _), (second, far), *_ = pairs
     called: list[str] = []

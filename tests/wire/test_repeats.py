@@ -1,4 +1,4 @@
-"""Requests that repeat an earlier one are served without h2, and nobody can tell."""
+"""Requests that repeat an earlier one are served without h2, with the same results."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_a_reset_repeat_holds_its_slot() -> None:
     assert is_repeat(server, 5)
     assert server.receive(frame(RST_STREAM, 0, 5, uint32(8)), 0.0) == [StreamReset(5, 8)]
     assert server.receive(call(raw, 7), 0.0) == []
-    server.answer(5, "application/grpc", b"nobody reads this")
+    server.answer(5, "application/grpc", b"unread answer")
     assert server.open_streams == 0
     assert [type(event) for event in server.receive(call(raw, 9), 0.0)] == [
         RequestReceived,
@@ -290,7 +290,7 @@ def test_late_frames_of_a_repeat_that_has_ended() -> None:
     answers.take(server)
 
 
-def test_answers_that_nobody_reads_hold_their_slots() -> None:
+def test_unread_answers_hold_their_slots() -> None:
     server, raw, answers = repeating_server(Limits(max_streams_per_connection=20))
     server.receive(frame(WINDOW_UPDATE, 0, 0, uint32(1 << 30)), 0.0)
     data = bytes(10_000)
@@ -390,7 +390,7 @@ STEPS = st.lists(
 @given(STEPS)
 @example([("open", 0), ("open", 0), ("open", 0), ("answer", 0), ("reset", 1), ("reset", 1)])  # a stream ends once
 @settings(deadline=None, max_examples=200)
-def test_nobody_can_tell(steps: list[tuple[Any, ...]]) -> None:
+def test_repeated_requests_are_indistinguishable_from_first_ones(steps: list[tuple[Any, ...]]) -> None:
     """The same bytes and the same answers, with and without repeats: the same events and the same responses."""
     raw = RawClient()
     pair = [greeted_server()[0], greeted_server()[0]]

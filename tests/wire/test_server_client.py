@@ -153,7 +153,7 @@ async def tcp_server(handlers: Handlers, limits: Limits | None = None) -> AsyncG
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that nobody announces; the surrounding test has the time limit."""
+    """Wait for a condition without an event; the surrounding test has the time limit."""
     while not condition():  # noqa: ASYNC110
         await trio.sleep(0.01)
 
@@ -374,7 +374,7 @@ async def test_messages_can_be_drained_at_once(handlers: Handlers) -> None:
         assert received == [b"%d" % number for number in range(100)]
 
 
-async def test_a_handler_that_does_not_read_stops_its_sender_and_nobody_else(handlers: Handlers) -> None:
+async def test_a_handler_that_does_not_read_stops_only_its_sender(handlers: Handlers) -> None:
     limits = Limits(stream_window_bytes=256 * 1024, max_send_buffer_bytes=256 * 1024)
     async with (
         tcp_server(handlers, limits) as (_, port),
@@ -646,7 +646,7 @@ async def test_a_bug_in_a_connection_costs_no_other(
             assert await stream.receive_some() == b""
         await stream.aclose()
         assert await channel.unary("/t/add", Number(1), Number) == Number(2)
-    # The records, not the text: how the text looks is for whoever has set up logging in this process.
+    # The records, not the text: the text depends on the configuration of logging in this process.
     (failure,) = [record.exc_info[1] for record in caplog.records if record.exc_info]
     assert "planted" in "".join(traceback.format_exception(failure))
 

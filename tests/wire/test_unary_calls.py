@@ -1,4 +1,4 @@
-"""Unary calls that a plain function serves: answers now and later, and what happens to calls that nobody waits for."""
+"""Unary calls that a plain function serves: answers now and later, and calls whose callers do not wait any longer."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ async def test_a_reset_call_holds_its_slot_until_it_is_answered(autojump_clock: 
         refused = [entry for entry in await peer.frames() if entry[2] == 7]
         assert refused == [(RST_STREAM, 0, 7, struct.pack(">L", 7))]
         calls.kept[0][1].reply(Number(0))
-        calls.kept[1][1].fail(TopicNotFoundError("nobody hears this"))
+        calls.kept[1][1].fail(TopicNotFoundError("unheard"))
         assert await peer.frames() == []
         await peer.send(peer.request(9, 2), peer.request(11, 4))
         assert await peer.statuses() == {9: "0", 11: "0"}
@@ -331,7 +331,7 @@ async def test_rapid_resets_end_the_connection(autojump_clock: trio.testing.Mock
 
 
 async def test_nothing_of_a_content_type_but_the_codec_is_repeated(autojump_clock: trio.testing.MockClock) -> None:
-    """Parameters may be any text. Answers that repeated them could not be encoded, in whoever had to answer."""
+    """Parameters may be any text. Answers that repeated them could not be encoded by the answering component."""
     calls = Calls()
     headers = {"content_type": "application/grpc+msgpack; charset=\xe9"}
     async with raw_peer(calls) as (peer, server):
@@ -362,7 +362,7 @@ async def test_an_answer_that_cannot_be_sent_costs_its_connection_only(
         monkeypatch.setattr(connection.protocol, "answer", broken)
         monkeypatch.setattr(connection.protocol, "send_trailers", broken)
         calls.kept[0][1].reply(Number(0))
-        calls.kept[1][1].fail(TopicNotFoundError("nobody hears this"))
+        calls.kept[1][1].fail(TopicNotFoundError("unheard"))
         await trio.testing.wait_all_tasks_blocked()
         assert server.connections == 0
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
@@ -454,7 +454,7 @@ async def test_a_peer_that_never_reads_is_cut_off(autojump_clock: trio.testing.M
         nursery.cancel_scope.cancel()
 
 
-async def test_a_lost_connection_leaves_its_calls_to_whoever_answers_them(
+async def test_a_lost_connection_leaves_its_calls_to_the_code_that_answers_them(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     calls = Calls()

@@ -178,7 +178,7 @@ class Windows(RuleBasedStateMachine):
         self.take()
 
     @invariant()
-    def nobody_overdraws(self) -> None:
+    def no_window_is_overdrawn(self) -> None:
         if not hasattr(self, "server"):
             return
         assert self.server.terminated is None
@@ -191,7 +191,7 @@ class Windows(RuleBasedStateMachine):
             held = sum(size for stream_id, size in self.held if stream_id == stream.stream_id)
             assert stream.complete == held
             if stream.remote_closed or stream.discarding:
-                assert stream.pending == stream.complete, "what nobody will take is held on to"
+                assert stream.pending == stream.complete, "credit for unread data is kept"
             else:
                 assert stream.window == self.windows[stream.stream_id]
                 assert stream.window + stream.pending + stream.owed - stream.loan == LIMITS.stream_window_bytes

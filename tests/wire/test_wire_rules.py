@@ -510,7 +510,7 @@ def test_a_connection_window_that_is_overdrawn_is_fatal() -> None:
                 assert 192 * KIB < sent <= 256 * KIB, "as much as the connection may hold"
                 return
             sent += 16 * KIB
-    raise AssertionError(f"{sent} bytes were taken, and nobody has given anything back")
+    raise AssertionError(f"{sent} bytes were taken, and no credit was returned")
 
 
 def test_a_message_larger_than_its_window_is_lent_what_is_missing_and_repays_it() -> None:
@@ -721,7 +721,7 @@ def test_a_whole_answer_fits_into_every_window_and_one_frame(
             assert found == []
 
 
-def test_whole_answers_that_nobody_reads_are_bounded() -> None:
+def test_unread_whole_answers_are_bounded() -> None:
     out, _ = outgoing()
     count = 0
     while out.whole(stream_of(), b"\x88", bytes(10_000), b"\0"):
