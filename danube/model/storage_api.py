@@ -38,13 +38,13 @@ __all__ = [
     "GetRanges",
     "HeadObject",
     "ListObjects",
-    "Method",
     "Object",
     "ObjectBytes",
     "ObjectPage",
     "PutObject",
     "PutReply",
     "StorageDescription",
+    "StorageMethod",
 ]
 
 PIECE_BYTES: Final = 1024 * 1024
@@ -53,7 +53,7 @@ SMALL_OBJECT_BYTES: Final = 64 * 1024
 """An object up to this size is put with one message."""
 
 
-class Method:
+class StorageMethod:
     """Paths of the calls."""
 
     PUT: Final = "/danube.storage.v1.Storage/Put"

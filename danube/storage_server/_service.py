@@ -49,17 +49,17 @@ class StorageService:
     def service(self) -> Service:
         """Return the methods, by path."""
         unary: list[tuple[str, UnaryHandler, type]] = [
-            (api.Method.DESCRIBE, self.describe, api.Describe),
-            (api.Method.HEAD, self.head, api.HeadObject),
-            (api.Method.LIST, self.list, api.ListObjects),
-            (api.Method.DELETE, self.delete, api.DeleteObjects),
-            (api.Method.ABANDON_UPLOADS, self.abandon_uploads, api.AbandonUploads),
+            (api.StorageMethod.DESCRIBE, self.describe, api.Describe),
+            (api.StorageMethod.HEAD, self.head, api.HeadObject),
+            (api.StorageMethod.LIST, self.list, api.ListObjects),
+            (api.StorageMethod.DELETE, self.delete, api.DeleteObjects),
+            (api.StorageMethod.ABANDON_UPLOADS, self.abandon_uploads, api.AbandonUploads),
         ]
         methods = [Method(path=path, kind="unary", handler=handler, request_type=kind) for path, handler, kind in unary]
         methods += [
-            Method(path=api.Method.PUT, kind="bidi", handler=self.put, max_request_bytes=_REQUEST_BYTES),
-            Method(path=api.Method.GET, kind="server_stream", handler=self.get),
-            Method(path=api.Method.GET_RANGES, kind="server_stream", handler=self.get_ranges),
+            Method(path=api.StorageMethod.PUT, kind="bidi", handler=self.put, max_request_bytes=_REQUEST_BYTES),
+            Method(path=api.StorageMethod.GET, kind="server_stream", handler=self.get),
+            Method(path=api.StorageMethod.GET_RANGES, kind="server_stream", handler=self.get_ranges),
         ]
         return {method.path: method for method in methods}
 

@@ -214,7 +214,7 @@ async def test_a_caller_that_sends_nothing_is_cut_off_and_its_memory_goes_to_the
         serving(storage_server_memory_bytes=4 * MIB, storage_server_stall_timeout_s=1.0) as one,
         open_backend(one.url()) as remote,
         connect_channel("127.0.0.1", one.port) as channel,
-        channel.open_stream(api.Method.PUT) as silent,
+        channel.open_stream(api.StorageMethod.PUT) as silent,
     ):
         silent.send_nowait(silent.encode(api.PutObject("space", "k", 4 * MIB)))
         assert await silent.receive() is not None
@@ -229,7 +229,7 @@ async def test_a_caller_that_reads_nothing_is_cut_off() -> None:
     async with (
         serving(storage_server_stall_timeout_s=0.3) as one,
         connect_channel("127.0.0.1", one.port) as channel,
-        channel.open_stream(api.Method.GET) as deaf,
+        channel.open_stream(api.StorageMethod.GET) as deaf,
     ):
         # More than the windows of the stream and what may wait for it.
         size = 24 * MIB
@@ -239,7 +239,9 @@ async def test_a_caller_that_reads_nothing_is_cut_off() -> None:
         await until(lambda: one.memory_held == size)
         await until(lambda: one.memory_held == 0)
         # The others on the connection are served meanwhile.
-        assert (await channel.unary(api.Method.HEAD, api.HeadObject("space", "wide"), api.Object)).size_bytes == size
+        assert (
+            await channel.unary(api.StorageMethod.HEAD, api.HeadObject("space", "wide"), api.Object)
+        ).size_bytes == size
         with pytest.raises(StorageTimeoutError, match=r"read nothing for 0\.3 s"):
             await read_all(deaf)
 
@@ -248,7 +250,7 @@ async def test_nonsense_is_refused_and_costs_nothing_else() -> None:
     async with serving() as one, connect_channel("127.0.0.1", one.port) as channel:
 
         async def put(request: api.PutObject, *pieces: bytes) -> None:
-            async with channel.open_stream(api.Method.PUT) as stream:
+            async with channel.open_stream(api.StorageMethod.PUT) as stream:
                 stream.send_nowait(stream.encode(request))
                 for piece in pieces:
                     stream.send_nowait(piece)
@@ -269,14 +271,14 @@ async def test_nonsense_is_refused_and_costs_nothing_else() -> None:
             with pytest.raises(InvalidArgumentError):
                 await put(request, *pieces)
         for path, bad in [
-            (api.Method.LIST, api.ListObjects("space", "../")),
-            (api.Method.LIST, api.ListObjects("space", limit=0)),
-            (api.Method.HEAD, api.HeadObject("a/../..", "k")),
-            (api.Method.DELETE, api.DeleteObjects("space", ["ok", "a//b"])),
-            (api.Method.ABANDON_UPLOADS, api.AbandonUploads("space", "/", 1.0)),
-            (api.Method.GET, api.GetObject("space", "k", 5, 4)),
-            (api.Method.GET_RANGES, api.GetRanges("space", "k", [1, 2, 3])),
-            (api.Method.GET_RANGES, api.GetRanges("space", "k", [-1, 2])),
+            (api.StorageMethod.LIST, api.ListObjects("space", "../")),
+            (api.StorageMethod.LIST, api.ListObjects("space", limit=0)),
+            (api.StorageMethod.HEAD, api.HeadObject("a/../..", "k")),
+            (api.StorageMethod.DELETE, api.DeleteObjects("space", ["ok", "a//b"])),
+            (api.StorageMethod.ABANDON_UPLOADS, api.AbandonUploads("space", "/", 1.0)),
+            (api.StorageMethod.GET, api.GetObject("space", "k", 5, 4)),
+            (api.StorageMethod.GET_RANGES, api.GetRanges("space", "k", [1, 2, 3])),
+            (api.StorageMethod.GET_RANGES, api.GetRanges("space", "k", [-1, 2])),
         ]:
             with pytest.raises(InvalidArgumentError):
                 await channel.unary(path, bad, bytes)
@@ -307,14 +309,14 @@ async def test_a_token(tmp_path: Path) -> None:
             assert "two" not in caught.value.message
         async with connect_channel("127.0.0.1", one.port) as channel:
             for path, request in [
-                (api.Method.DESCRIBE, api.Describe()),
-                (api.Method.HEAD, api.HeadObject("space", "k")),
-                (api.Method.LIST, api.ListObjects("space")),
-                (api.Method.DELETE, api.DeleteObjects("space", ["k"])),
-                (api.Method.ABANDON_UPLOADS, api.AbandonUploads("space", "", 0.0)),
-                (api.Method.PUT, api.PutObject("space", "k", 0)),
-                (api.Method.GET, api.GetObject("space", "k")),
-                (api.Method.GET_RANGES, api.GetRanges("space", "k", [0, 1])),
+                (api.StorageMethod.DESCRIBE, api.Describe()),
+                (api.StorageMethod.HEAD, api.HeadObject("space", "k")),
+                (api.StorageMethod.LIST, api.ListObjects("space")),
+                (api.StorageMethod.DELETE, api.DeleteObjects("space", ["k"])),
+                (api.StorageMethod.ABANDON_UPLOADS, api.AbandonUploads("space", "", 0.0)),
+                (api.StorageMethod.PUT, api.PutObject("space", "k", 0)),
+                (api.StorageMethod.GET, api.GetObject("space", "k")),
+                (api.StorageMethod.GET_RANGES, api.GetRanges("space", "k", [0, 1])),
             ]:
                 with pytest.raises(StorageDeniedError):
                     await channel.unary(path, request, bytes)

@@ -21,14 +21,14 @@ from danube.wire import connect_channel
 from danube.wire.client import Channel
 
 REQUESTS: dict[str, Any] = {
-    api.Method.PUT: api.PutObject,
-    api.Method.GET: api.GetObject,
-    api.Method.GET_RANGES: api.GetRanges,
-    api.Method.HEAD: api.HeadObject,
-    api.Method.LIST: api.ListObjects,
-    api.Method.DELETE: api.DeleteObjects,
-    api.Method.ABANDON_UPLOADS: api.AbandonUploads,
-    api.Method.DESCRIBE: api.Describe,
+    api.StorageMethod.PUT: api.PutObject,
+    api.StorageMethod.GET: api.GetObject,
+    api.StorageMethod.GET_RANGES: api.GetRanges,
+    api.StorageMethod.HEAD: api.HeadObject,
+    api.StorageMethod.LIST: api.ListObjects,
+    api.StorageMethod.DELETE: api.DeleteObjects,
+    api.StorageMethod.ABANDON_UPLOADS: api.AbandonUploads,
+    api.StorageMethod.DESCRIBE: api.Describe,
 }
 KEPT = "kept/object"
 """No request names it."""
@@ -55,7 +55,9 @@ def conversation(path: str) -> st.SearchStrategy[list[bytes]]:
     """Return a request, and pieces of an object where the method takes some."""
     request = ODD.encoded(ODD.plausible(inspect.type_info(REQUESTS[path])))
     pieces = st.lists(st.sampled_from([b"", b"x", b"x" * 199_999]), max_size=3)
-    return st.tuples(request, pieces if path == api.Method.PUT else st.just([])).map(lambda each: [each[0], *each[1]])
+    return st.tuples(request, pieces if path == api.StorageMethod.PUT else st.just([])).map(
+        lambda each: [each[0], *each[1]]
+    )
 
 
 async def converse(channel: Channel, path: str, messages: list[bytes]) -> None:
@@ -83,7 +85,7 @@ async def ask(server: Serving, count: int) -> None:
             for messages in drawn(conversation(path), count):
                 with trio.fail_after(30):
                     await converse(channel, path, messages)
-            await channel.unary(api.Method.DESCRIBE, api.Describe(), api.StorageDescription)
+            await channel.unary(api.StorageMethod.DESCRIBE, api.Describe(), api.StorageDescription)
     assert await server.backend.get(KEPT) == b"kept"
     await until(lambda: server.memory_held == 0)
 

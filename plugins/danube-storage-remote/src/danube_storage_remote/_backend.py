@@ -55,7 +55,7 @@ class RemoteBackend(StorageBackend):
         small = size <= api.SMALL_OBJECT_BYTES
         if small:
             request.data = bytes(data)
-        async with self._call(api.Method.PUT, f"put {key}") as stream:
+        async with self._call(api.StorageMethod.PUT, f"put {key}") as stream:
             stream.send_nowait(stream.encode(request))
             if small:
                 stream.end()
@@ -76,7 +76,7 @@ class RemoteBackend(StorageBackend):
         """Return a part of an object; see :meth:`StorageBackend.get`."""
         if start == end:
             return b""
-        async with self._call(api.Method.GET, f"get {key}") as stream:
+        async with self._call(api.StorageMethod.GET, f"get {key}") as stream:
             stream.send_nowait(stream.encode(api.GetObject(self._space, key, start, end)))
             stream.end()
             pieces = await _pieces(stream)
@@ -86,7 +86,7 @@ class RemoteBackend(StorageBackend):
         """Return several parts of an object in one call; see :meth:`StorageBackend.get_ranges`."""
         if all(start == end for start, end in ranges):
             return [b""] * len(ranges)
-        async with self._call(api.Method.GET_RANGES, f"get {key}") as stream:
+        async with self._call(api.StorageMethod.GET_RANGES, f"get {key}") as stream:
             flat = [bound for one in ranges for bound in one]
             stream.send_nowait(stream.encode(api.GetRanges(self._space, key, flat)))
             stream.end()
@@ -104,25 +104,29 @@ class RemoteBackend(StorageBackend):
 
     async def head(self, key: str) -> ObjectInfo:
         """Return size and time of an object; see :meth:`StorageBackend.head`."""
-        found = await self._unary(api.Method.HEAD, f"head {key}", api.HeadObject(self._space, key), api.Object)
+        found = await self._unary(api.StorageMethod.HEAD, f"head {key}", api.HeadObject(self._space, key), api.Object)
         return ObjectInfo(found.key, found.size_bytes, found.modified_us)
 
     async def list(self, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> ListPage:
         """Return one page of a listing; see :meth:`StorageBackend.list`."""
         request = api.ListObjects(self._space, prefix, start_after, limit)
-        page = await self._unary(api.Method.LIST, f"list {prefix}*", request, api.ObjectPage)
+        page = await self._unary(api.StorageMethod.LIST, f"list {prefix}*", request, api.ObjectPage)
         return ListPage([ObjectInfo(one.key, one.size_bytes, one.modified_us) for one in page.objects], page.more)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, a thousand in each call; see :meth:`StorageBackend.delete`."""
         for first in range(0, len(keys), _DELETES_AT_ONCE):
             some = list(keys[first : first + _DELETES_AT_ONCE])
-            await self._unary(api.Method.DELETE, f"delete {some[0]}", api.DeleteObjects(self._space, some), api.Done)
+            await self._unary(
+                api.StorageMethod.DELETE, f"delete {some[0]}", api.DeleteObjects(self._space, some), api.Done
+            )
 
     async def abandon_uploads(self, prefix: str, older_than_s: float) -> int:
         """Make the server remove remains of interrupted uploads in its backend."""
         request = api.AbandonUploads(self._space, prefix, older_than_s)
-        return (await self._unary(api.Method.ABANDON_UPLOADS, f"abandon_uploads {prefix}*", request, api.Count)).count
+        return (
+            await self._unary(api.StorageMethod.ABANDON_UPLOADS, f"abandon_uploads {prefix}*", request, api.Count)
+        ).count
 
     @asynccontextmanager
     async def _call(self, path: str, operation: str) -> AsyncIterator[ClientStream]:

@@ -97,7 +97,7 @@ class RemoteConnection:
 
     async def _describe(self, channel: Channel) -> None:
         found = await channel.unary(
-            api.Method.DESCRIBE,
+            api.StorageMethod.DESCRIBE,
             api.Describe(),
             api.StorageDescription,
             metadata=self.metadata,
