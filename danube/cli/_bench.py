@@ -17,7 +17,7 @@ from danube.model.policies import EARLIEST, Durability
 if TYPE_CHECKING:
     from danube.client import Client, Consumer, Pending
 
-__all__ = ["Plan", "consume", "latency", "percentiles", "publish", "run"]
+__all__ = ["BenchOptions", "consume", "latency", "percentiles", "publish", "run"]
 
 _FILL_RECORDS: Final = 5_000
 _DRAIN_S: Final = 30.0
@@ -26,7 +26,7 @@ _DRAIN_S: Final = 30.0
 _INDEX: Final = struct.Struct("<Q")
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a command."""
 
     topic: str | None
@@ -38,26 +38,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability | None = None
 
 
-_Bench: TypeAlias = Callable[["Client", Plan, str], Awaitable[dict[str, Any]]]
+_Bench: TypeAlias = Callable[["Client", BenchOptions, str], Awaitable[dict[str, Any]]]
 
 
-def run(bench: _Bench, plan: Plan, url: str | None, context: str | None) -> dict[str, Any]:
+def run(bench: _Bench, options: BenchOptions, url: str | None, context: str | None) -> dict[str, Any]:
     """Run a bench on its topic and return its figures."""
 
     async def work(client: Client) -> dict[str, Any]:
-        async with _topic(client, plan) as topic:
-            return await bench(client, plan, topic)
+        async with _topic(client, options) as topic:
+            return await bench(client, options, topic)
 
     return run_with_client(work, url, context)
 
 
 @asynccontextmanager
-async def _topic(client: Client, plan: Plan) -> AsyncIterator[str]:
-    if plan.topic is not None:
-        yield plan.topic
+async def _topic(client: Client, options: BenchOptions) -> AsyncIterator[str]:
+    if options.topic is not None:
+        yield options.topic
         return
     topic = f"/default/bench-{time.time_ns():x}"
-    await client.admin.create_topic(topic, durability=plan.durability)
+    await client.admin.create_topic(topic, durability=options.durability)
     try:
         yield topic
     finally:
@@ -91,19 +91,19 @@ def _rates(messages: int, size_bytes: int, seconds: float) -> dict[str, Any]:
 # --- The three benchmarks ---------------------------------------------------------------------------------------------
 
 
-async def publish(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
-    """Publish ``plan.count`` messages with ``plan.in_flight`` calls of ``plan.batch`` at a time."""
-    payloads = _payloads(plan.size, min(plan.batch, plan.count))
+async def publish(client: Client, options: BenchOptions, topic: str) -> dict[str, Any]:
+    """Publish ``options.count`` messages with ``options.in_flight`` calls of ``options.batch`` at a time."""
+    payloads = _payloads(options.size, min(options.batch, options.count))
     samples: list[float] = []
-    left = plan.count
+    left = options.count
 
-    async with client.producer(topic, durability=plan.durability) as producer:
+    async with client.producer(topic, durability=options.durability) as producer:
         await producer.send(payloads[0])  # warm up the connection, the journal file, the code
 
         async def caller() -> None:
             nonlocal left
             while left > 0:
-                chosen = payloads[: min(left, plan.batch)]
+                chosen = payloads[: min(left, options.batch)]
                 left -= len(chosen)
                 began = time.perf_counter()
                 await producer.send_many(chosen)
@@ -111,27 +111,27 @@ async def publish(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
 
         began = time.perf_counter()
         async with trio.open_nursery() as nursery:
-            for _ in range(plan.in_flight):
+            for _ in range(options.in_flight):
                 nursery.start_soon(caller)
         seconds = time.perf_counter() - began
         return {
             "bench": "publish",
             "durability": str(producer.durability),
-            "payload_bytes": plan.size,
-            "batch": plan.batch,
-            "in_flight": plan.in_flight,
-            **_rates(plan.count, plan.count * plan.size, seconds),
+            "payload_bytes": options.size,
+            "batch": options.batch,
+            "in_flight": options.in_flight,
+            **_rates(options.count, options.count * options.size, seconds),
             **percentiles(samples, "call"),
         }
 
 
-async def consume(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
+async def consume(client: Client, options: BenchOptions, topic: str) -> dict[str, Any]:
     """Read a topic to its end under a new subscription."""
-    if plan.topic is None:
-        payloads = _payloads(plan.size, _FILL_RECORDS)
+    if options.topic is None:
+        payloads = _payloads(options.size, _FILL_RECORDS)
         async with client.producer(topic) as producer:
-            for done in range(0, plan.count, _FILL_RECORDS):
-                await producer.send_many(payloads[: plan.count - done])
+            for done in range(0, options.count, _FILL_RECORDS):
+                await producer.send_many(payloads[: options.count - done])
     durability = (await client.admin.describe_topic(topic)).durability
     subscription = f"bench-{time.time_ns():x}"
     messages = size_bytes = 0
@@ -144,7 +144,7 @@ async def consume(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
             batch.ack_nowait()
         seconds = time.perf_counter() - began
         await consumer.flush_acks()
-    if plan.topic is not None:
+    if options.topic is not None:
         await client.admin.delete_subscription(topic, subscription)
     return {
         "bench": "consume",
@@ -153,40 +153,40 @@ async def consume(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
     }
 
 
-async def latency(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
-    """Send at ``plan.rate`` and measure the times from the moment when each message was due."""
+async def latency(client: Client, options: BenchOptions, topic: str) -> dict[str, Any]:
+    """Send at ``options.rate`` and measure the times from the moment when each message was due."""
     receipts: list[float] = []
     arrivals: list[float] = []
     subscription = f"bench-{time.time_ns():x}"
     async with (
-        client.producer(topic, durability=plan.durability) as producer,
+        client.producer(topic, durability=options.durability) as producer,
         client.consumer(topic, subscription=subscription) as consumer,
     ):
-        await producer.send(_INDEX.pack(plan.count).ljust(plan.size, b"."))  # warm-up, not counted
+        await producer.send(_INDEX.pack(options.count).ljust(options.size, b"."))  # warm-up, not counted
         await consumer.receive()
-        sender, receiver = trio.open_memory_channel[tuple["Pending", float]](plan.count)
+        sender, receiver = trio.open_memory_channel[tuple["Pending", float]](options.count)
         async with trio.open_nursery() as nursery:
             began = time.perf_counter() + 0.01
             nursery.start_soon(_collect_receipts, receiver, receipts)
-            nursery.start_soon(_collect_arrivals, consumer, plan, began, arrivals)
+            nursery.start_soon(_collect_arrivals, consumer, options, began, arrivals)
             async with sender:
-                for index in range(plan.count):
-                    due = began + index / plan.rate
+                for index in range(options.count):
+                    due = began + index / options.rate
                     ahead_s = due - time.perf_counter()
                     await trio.sleep(max(0.0, ahead_s))
-                    payload = _INDEX.pack(index).ljust(plan.size, b".")
+                    payload = _INDEX.pack(index).ljust(options.size, b".")
                     sender.send_nowait((producer.send_nowait(payload), due))
             nursery.cancel_scope.deadline = trio.current_time() + _DRAIN_S
         durability = producer.durability
-    if plan.topic is not None:
+    if options.topic is not None:
         await client.admin.delete_subscription(topic, subscription)
     return {
         "bench": "latency",
         "durability": str(durability),
-        "payload_bytes": plan.size,
-        "rate_per_s": plan.rate,
-        "messages": plan.count,
-        "not_arrived": plan.count - len(arrivals),
+        "payload_bytes": options.size,
+        "rate_per_s": options.rate,
+        "messages": options.count,
+        "not_arrived": options.count - len(arrivals),
         **percentiles(receipts, "receipt"),
         **percentiles(arrivals, "arrival"),
     }
@@ -199,11 +199,11 @@ async def _collect_receipts(receiver: trio.MemoryReceiveChannel[tuple[Pending, f
             receipts.append(time.perf_counter() - due)
 
 
-async def _collect_arrivals(consumer: Consumer, plan: Plan, began: float, arrivals: list[float]) -> None:
-    while len(arrivals) < plan.count:
+async def _collect_arrivals(consumer: Consumer, options: BenchOptions, began: float, arrivals: list[float]) -> None:
+    while len(arrivals) < options.count:
         batch = await consumer.receive_batch()
         now = time.perf_counter()
         for payload in batch.payloads():
             index = _INDEX.unpack_from(payload)[0]
-            arrivals.append(now - (began + index / plan.rate))
+            arrivals.append(now - (began + index / options.rate))
         batch.ack_nowait()

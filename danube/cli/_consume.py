@@ -25,7 +25,7 @@ from danube.model.policies import EARLIEST, LATEST, SubscriptionType
 if TYPE_CHECKING:
     from danube.client import Batch, Client, Consumer, Reader
 
-__all__ = ["ConsumePlan", "ReadPlan", "run"]
+__all__ = ["ConsumeOptions", "ReadOptions", "run"]
 
 _RECONNECT_S: Final = 60.0
 _GRACE_S: Final = 1.0
@@ -35,7 +35,7 @@ _FEW_MESSAGES: Final = 2_000
 """A smaller ``--count`` is also the read-ahead; a larger one leaves the read-ahead to the client."""
 
 
-class _Plan(Protocol):
+class _Options(Protocol):
     """Options common to both commands."""
 
     @property
@@ -49,7 +49,7 @@ class _Plan(Protocol):
     def open(self, client: Client) -> AbstractAsyncContextManager[Consumer | Reader]: ...
 
 
-class ConsumePlan(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``danube consume``."""
 
     topic: str
@@ -79,7 +79,7 @@ class ConsumePlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``danube read``."""
 
     topic: str
@@ -105,33 +105,33 @@ def _narrow(count: int | None) -> int | None:
     return count if count is not None and count < _FEW_MESSAGES else None
 
 
-def run(plan: ConsumePlan | ReadPlan, url: str | None, context: str | None, output: Output) -> None:
+def run(options: ConsumeOptions | ReadOptions, url: str | None, context: str | None, output: Output) -> None:
     """Receive and print until the count, the end of the topic, a signal, or a closed output.
 
     Raises:
         InvalidArgumentError: the format is invalid.
         DanubeError: the broker refused, or was unreachable for more than a minute.
     """
-    printer = make_printer(plan.format, output)
-    if plan.format is None and output is Output.TABLE:
+    printer = make_printer(options.format, output)
+    if options.format is None and output is Output.TABLE:
         _printing.write_now(_printing.table_head())
-    run_with_client(lambda client: _Job(client, plan, printer).run(), url, context, _RECONNECT_S)
+    run_with_client(lambda client: _Job(client, options, printer).run(), url, context, _RECONNECT_S)
 
 
 class _Job:
     """One run of the command with a connected client."""
 
-    def __init__(self, client: Client, plan: _Plan, printer: Printer) -> None:
+    def __init__(self, client: Client, options: _Options, printer: Printer) -> None:
         self._client = client
-        self._plan = plan
+        self._options = options
         self._printer = printer
-        self._left = plan.count
+        self._left = options.count
         self._stopping = False
         self._receiving = trio.CancelScope()
 
     async def run(self) -> None:
         """Open the consumer or reader, and print."""
-        async with self._plan.open(self._client) as source, trio.open_nursery() as nursery:
+        async with self._options.open(self._client) as source, trio.open_nursery() as nursery:
             await nursery.start(self._watch_signals, nursery.cancel_scope)
             # A closed pipe is the normal end of `danube consume ... | head`: its reader has finished.
             with contextlib.suppress(BrokenPipeError):
@@ -148,7 +148,7 @@ class _Job:
                 everything.deadline = trio.current_time() + _GRACE_S
 
     async def _print_batches(self, source: Consumer | Reader) -> None:
-        batches = source.batches(until_caught_up=self._plan.until_caught_up)
+        batches = source.batches(until_caught_up=self._options.until_caught_up)
         while not self._stopping:
             with trio.CancelScope() as self._receiving:
                 batch = await anext(batches, None)
@@ -158,7 +158,7 @@ class _Job:
                 await self._print_some(batch, self._left)
                 return
             await self._show(batch)
-            if self._plan.ack:
+            if self._options.ack:
                 batch.ack_nowait()
             if self._left is not None:
                 self._left -= len(batch)
@@ -168,7 +168,7 @@ class _Job:
     async def _print_some(self, batch: Batch, count: int) -> None:
         chosen = batch[:count]
         await self._show(chosen)
-        if self._plan.ack:
+        if self._options.ack:
             for message in chosen:
                 message.ack_nowait()
 

@@ -41,7 +41,7 @@ from danube.model.policies import Durability
 if TYPE_CHECKING:
     from danube.client import Client, Producer
 
-__all__ = ["Plan", "run"]
+__all__ = ["ProduceOptions", "run"]
 
 _IN_FLIGHT: Final = 3
 """Maximum number of blocks that wait for their receipts at the same time."""
@@ -56,7 +56,7 @@ _STEPS_PER_SECOND: Final = 20
 """With a rate: maximum number of groups of messages sent per second."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ProduceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command."""
 
     topic: str
@@ -85,7 +85,7 @@ class _Lane:
         self.skip = skip
 
 
-def run(plan: Plan, url: str | None, context: str | None, output: Output) -> bool:
+def run(options: ProduceOptions, url: str | None, context: str | None, output: Output) -> bool:
     """Produce, and print the summary; return False if a signal ended it early.
 
     Raises:
@@ -93,11 +93,11 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> boo
         OSError: the input cannot be read.
     """
     tally = Tally()
-    known = plan.file is not None and plan.count is None
-    progress = Progress(plan.file.stat().st_size if known and plan.file else None, output)
+    known = options.file is not None and options.count is None
+    progress = Progress(options.file.stat().st_size if known and options.file else None, output)
     try:
         with progress:
-            run_with_client(lambda client: _Job(client, plan, tally, progress).run(), url, context, _RECONNECT_S)
+            run_with_client(lambda client: _Job(client, options, tally, progress).run(), url, context, _RECONNECT_S)
     except BaseException:
         if tally.messages:
             print(f"{tally.messages} messages had been acknowledged before the failure", file=sys.stderr)
@@ -109,20 +109,20 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> boo
 class _Job:
     """One run of the command with a connected client."""
 
-    def __init__(self, client: Client, plan: Plan, tally: Tally, progress: Progress) -> None:
+    def __init__(self, client: Client, options: ProduceOptions, tally: Tally, progress: Progress) -> None:
         self._client = client
-        self._plan = plan
+        self._options = options
         self._tally = tally
         self._progress = progress
         self._slots = trio.Semaphore(_IN_FLIGHT)
         self._feeding = trio.CancelScope()
         self._lanes: list[_Lane] = []
-        self._options: dict[str, Any] = {}
-        if plan.deliver_after_s is not None:
-            self._options["deliver_after_s"] = plan.deliver_after_s
-        if plan.deliver_at is not None:
-            self._options["deliver_at"] = plan.deliver_at
-        self._key_field = KeyField(plan.key_field) if plan.key_field is not None else None
+        self._send_options: dict[str, Any] = {}
+        if options.deliver_after_s is not None:
+            self._send_options["deliver_after_s"] = options.deliver_after_s
+        if options.deliver_at is not None:
+            self._send_options["deliver_at"] = options.deliver_at
+        self._key_field = KeyField(options.key_field) if options.key_field is not None else None
         self._partition_of: dict[str, int] = {}
 
     async def run(self) -> None:
@@ -150,44 +150,46 @@ class _Job:
     # --- Producers ---------------------------------------------------------------------------------------------------
 
     async def _open_lanes(self, stack: AsyncExitStack) -> None:
-        plan = self._plan
-        topics = [plan.topic]
-        if plan.producer_name is not None:
+        options = self._options
+        topics = [options.topic]
+        if options.producer_name is not None:
             topics = await self._partition_topics()
         for index, topic in enumerate(topics):
-            name = plan.producer_name
-            if name is not None and topic != plan.topic:
+            name = options.producer_name
+            if name is not None and topic != options.topic:
                 name = f"{name}-{index}"
             producer = await stack.enter_async_context(
                 self._client.producer(
                     topic,
                     name=name,
-                    durability=plan.durability,
-                    compression=plan.compression,
-                    partitions=plan.partitions if topic == plan.topic else 0,
+                    durability=options.durability,
+                    compression=options.compression,
+                    partitions=options.partitions if topic == options.topic else 0,
                 )
             )
-            self._lanes.append(_Lane(producer, sum(producer.stored_before) if plan.resume else 0))
+            self._lanes.append(_Lane(producer, sum(producer.stored_before) if options.resume else 0))
 
     async def _partition_topics(self) -> list[str]:
-        plan = self._plan
+        options = self._options
         try:
-            return (await self._client.admin.lookup_topic(plan.topic)).topics
+            return (await self._client.admin.lookup_topic(options.topic)).topics
         except TopicNotFoundError:
-            if not plan.partitions:
-                return [plan.topic]
-        await self._client.admin.create_topic(plan.topic, partitions=plan.partitions, durability=plan.durability)
-        return (await self._client.admin.lookup_topic(plan.topic)).topics
+            if not options.partitions:
+                return [options.topic]
+        await self._client.admin.create_topic(
+            options.topic, partitions=options.partitions, durability=options.durability
+        )
+        return (await self._client.admin.lookup_topic(options.topic)).topics
 
     # --- Input -------------------------------------------------------------------------------------------------------
 
     async def _feed(self, sends: trio.Nursery) -> None:
         """Read, cut, pace and send until the input ends, the count is reached, or a signal arrives."""
-        plan = self._plan
-        left = math.inf if plan.count is None else plan.count
+        options = self._options
+        left = math.inf if options.count is None else options.count
         done = 0
         began = trio.current_time()
-        with _open_input(plan) as (blocks, queue_size):
+        with _open_input(options) as (blocks, queue_size):
             sender, receiver = trio.open_memory_channel[list[bytes]](queue_size)
             async with trio.open_nursery() as nursery:
                 self._feeding = nursery.cancel_scope
@@ -199,16 +201,16 @@ class _Job:
                         lines = lines[: int(left)]
                     left -= len(lines)
                     for piece in self._pieces(lines):
-                        if plan.rate is not None:
-                            await trio.sleep_until(began + done / plan.rate)
+                        if options.rate is not None:
+                            await trio.sleep_until(began + done / options.rate)
                         await self._dispatch(sends, piece, done)
                         done += len(piece)
                 nursery.cancel_scope.cancel()
 
     def _pieces(self, lines: list[bytes]) -> Iterator[list[bytes]]:
         size = _BLOCK_RECORDS
-        if self._plan.rate is not None:
-            size = max(1, min(size, int(self._plan.rate / _STEPS_PER_SECOND)))
+        if self._options.rate is not None:
+            size = max(1, min(size, int(self._options.rate / _STEPS_PER_SECOND)))
         for start in range(0, len(lines), size):
             yield lines[start : start + size]
 
@@ -222,7 +224,7 @@ class _Job:
             await self._start_send(sends, self._lanes[0], lines, keys)
             return
         groups: list[tuple[list[bytes], list[str | None]]] = [([], []) for _ in self._lanes]
-        each_key = keys if keys is not None else [self._plan.key] * len(lines)
+        each_key = keys if keys is not None else [self._options.key] * len(lines)
         for number, (line, key) in enumerate(zip(lines, each_key, strict=True), lines_before):
             group = groups[number % len(groups) if key is None else self._route(key)]
             group[0].append(line)
@@ -266,9 +268,9 @@ class _Job:
         task_status.started()
         try:
             if keys is not None:
-                receipt = await producer.send_many(payloads, keys=keys, **self._options)
+                receipt = await producer.send_many(payloads, keys=keys, **self._send_options)
             else:
-                receipt = await producer.send_many(payloads, key=self._plan.key, **self._options)
+                receipt = await producer.send_many(payloads, key=self._options.key, **self._send_options)
         finally:
             self._slots.release()
         size_bytes = sum(map(len, payloads))
@@ -280,13 +282,13 @@ class _Job:
 
 
 @contextmanager
-def _open_input(plan: Plan) -> Iterator[tuple[Iterator[list[bytes]], int]]:
+def _open_input(options: ProduceOptions) -> Iterator[tuple[Iterator[list[bytes]], int]]:
     """Yield the blocks of the input, and the number of them that may wait to be sent."""
-    if plan.texts:
-        yield repeat_texts(plan.texts, len(plan.texts) if plan.count is None else plan.count), 1
+    if options.texts:
+        yield repeat_texts(options.texts, len(options.texts) if options.count is None else options.count), 1
         return
-    if plan.file is not None:
-        with open(plan.file, "rb", buffering=0) as file:
+    if options.file is not None:
+        with open(options.file, "rb", buffering=0) as file:
             yield _blocks_of(file.fileno())
         return
     descriptor = sys.stdin.fileno()

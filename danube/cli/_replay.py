@@ -29,7 +29,7 @@ from danube.model.policies import EARLIEST, SubscriptionPolicy
 if TYPE_CHECKING:
     from danube.client import Batch, Client, Consumer, Message, Pending, Producer, Reader
 
-__all__ = ["Plan", "run"]
+__all__ = ["ReplayOptions", "run"]
 
 _RECONNECT_S: Final = 60.0
 _LEFT: Final = 1
@@ -41,7 +41,7 @@ _PATIENT: Final = SubscriptionPolicy(ack_timeout_s=0, max_redelivery_count=-1)
 """Policy of the subscription that tracks replayed messages: they do not time out or become poison."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command."""
 
     topic: str
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     subscription: str = "dlq-replay"
 
 
-def run(plan: Plan, url: str | None, context: str | None, output: Output) -> int:
+def run(options: ReplayOptions, url: str | None, context: str | None, output: Output) -> int:
     """Replay and print the sums; return the exit code.
 
     Raises:
@@ -59,15 +59,17 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> int
         TopicNotFoundError: the dead-letter topic, or ``--to``, does not exist.
         DanubeError: the broker refused, or was unreachable; messages replayed before are reported on standard error.
     """
-    if plan.to is not None:
-        validate_topic(plan.to)
-        if _base(plan.to) == _base(plan.topic):
-            raise InvalidArgumentError(f"{plan.to} is the dead-letter topic itself; give --to another topic, or none")
+    if options.to is not None:
+        validate_topic(options.to)
+        if _base(options.to) == _base(options.topic):
+            raise InvalidArgumentError(
+                f"{options.to} is the dead-letter topic itself; give --to another topic, or none"
+            )
     replay: _Replay | None = None
 
     async def work(client: Client) -> None:
         nonlocal replay
-        replay = _Replay(client, plan)
+        replay = _Replay(client, options)
         await replay.run()
 
     try:
@@ -77,7 +79,7 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> int
             print(f"{replay.count} messages had been replayed before the failure", file=sys.stderr)
         raise
     assert replay is not None
-    _show(plan, replay, output)
+    _show(options, replay, output)
     if replay.interrupted:
         return _INTERRUPTED
     return _LEFT if replay.left else 0
@@ -92,9 +94,9 @@ def _base(topic: str) -> str:
 class _Replay:
     """One run of the command with a connected client."""
 
-    def __init__(self, client: Client, plan: Plan) -> None:
+    def __init__(self, client: Client, options: ReplayOptions) -> None:
         self._client = client
-        self._plan = plan
+        self._options = options
         self._targets: dict[str, Producer | str | None] = {}
         """For each topic its producer, or the reason why it has none; in a dry run None for a possible producer."""
         self._receiving = trio.CancelScope()
@@ -112,9 +114,9 @@ class _Replay:
 
     async def run(self) -> None:
         """Replay the present contents of the dead-letter topic, or as many messages as requested."""
-        await self._client.admin.lookup_topic(self._plan.topic)
-        if self._plan.to is not None:
-            await self._client.admin.lookup_topic(self._plan.to)
+        await self._client.admin.lookup_topic(self._options.topic)
+        if self._options.to is not None:
+            await self._client.admin.lookup_topic(self._options.to)
         async with await self._open() as source, trio.open_nursery() as nursery:
             await nursery.start(self._watch_signals)
             async with AsyncExitStack() as producers:  # innermost: it is entered step by step
@@ -122,13 +124,13 @@ class _Replay:
             nursery.cancel_scope.cancel()
 
     async def _open(self) -> AbstractAsyncContextManager[Consumer | Reader]:
-        plan = self._plan
-        if plan.dry_run:
-            known = await self._client.admin.list_subscriptions(plan.topic)
-            if not any(row.subscription == plan.subscription for row in known):
-                return self._client.reader(plan.topic, start=EARLIEST)  # leaves no subscription behind
+        options = self._options
+        if options.dry_run:
+            known = await self._client.admin.list_subscriptions(options.topic)
+            if not any(row.subscription == options.subscription for row in known):
+                return self._client.reader(options.topic, start=EARLIEST)  # leaves no subscription behind
         return self._client.consumer(
-            plan.topic, subscription=plan.subscription, start=EARLIEST, policy=_PATIENT, renew_leases=True
+            options.topic, subscription=options.subscription, start=EARLIEST, policy=_PATIENT, renew_leases=True
         )
 
     async def _watch_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -142,7 +144,7 @@ class _Replay:
                 self._receiving.cancel()
 
     async def _replay_batches(self, source: Consumer | Reader, producers: AsyncExitStack) -> None:
-        limit = self._plan.limit
+        limit = self._options.limit
         batches = source.batches(until_caught_up=True)
         while not self.interrupted and (limit is None or self.count < limit):
             with trio.CancelScope() as self._receiving:
@@ -152,12 +154,12 @@ class _Replay:
             await self._replay(batch, producers)
 
     async def _replay(self, batch: Batch, producers: AsyncExitStack) -> None:
-        limit = self._plan.limit
+        limit = self._options.limit
         under_way: list[tuple[Message, str, Pending]] = []
         for message in batch:
             if limit is not None and self.count + len(under_way) >= limit:
                 break
-            topic = self._plan.to or _base((message.attributes or {}).get(ORIGINAL_TOPIC, ""))
+            topic = self._options.to or _base((message.attributes or {}).get(ORIGINAL_TOPIC, ""))
             target = await self._target(topic, producers)
             if isinstance(target, str):
                 self._leave(message, target)
@@ -185,7 +187,7 @@ class _Replay:
             except (NotFoundError, InvalidArgumentError) as error:
                 target = str(error)
             else:
-                if not self._plan.dry_run:
+                if not self._options.dry_run:
                     target = await producers.enter_async_context(self._client.producer(topic))
         self._targets[topic] = target
         return target
@@ -205,23 +207,23 @@ async def _send(producer: Producer, message: Message, attributes: dict[str, str]
         return producer.send_nowait(message.payload, key=message.key_bytes, attributes=attributes)
 
 
-def _show(plan: Plan, replay: _Replay, output: Output) -> None:
+def _show(options: ReplayOptions, replay: _Replay, output: Output) -> None:
     for reason in replay.reasons:
         print(f"left: {reason}", file=sys.stderr)
     if replay.left > len(replay.reasons):
         print(f"left: {replay.left - len(replay.reasons)} more", file=sys.stderr)
     if replay.left:
         print(
-            f"--to TOPIC sends the messages that were left to another topic; {plan.topic} still has them",
+            f"--to TOPIC sends the messages that were left to another topic; {options.topic} still has them",
             file=sys.stderr,
         )
     topics = sorted(replay.sent.items())
     if output is Output.JSON:
         summary: dict[str, Any] = {
-            "topic": plan.topic,
+            "topic": options.topic,
             "replayed": replay.count,
             "left": replay.left,
-            "dry_run": plan.dry_run,
+            "dry_run": options.dry_run,
             "interrupted": replay.interrupted,
             "topics": [{"topic": topic, "messages": count} for topic, count in topics],
         }
@@ -230,7 +232,7 @@ def _show(plan: Plan, replay: _Replay, output: Output) -> None:
         for topic, count in topics:
             print(f"{topic}\t{count}")
     else:
-        would = "would be replayed" if plan.dry_run else "replayed"
+        would = "would be replayed" if options.dry_run else "replayed"
         print(
             f"{human_messages(replay.count)} {would}"
             + (f", {replay.left:,} left" if replay.left else "")

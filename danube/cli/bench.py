@@ -44,8 +44,10 @@ def bench_publish(
     """Publish as fast as acknowledgements allow: rate, and latency of a call of --batch messages."""
     from danube.cli import _bench
 
-    plan = _bench.Plan(topic=topic, size=size, count=count, batch=batch, in_flight=in_flight, durability=durability)
-    _show(_bench.run(_bench.publish, plan, url, context), output)
+    options = _bench.BenchOptions(
+        topic=topic, size=size, count=count, batch=batch, in_flight=in_flight, durability=durability
+    )
+    _show(_bench.run(_bench.publish, options, url, context), output)
 
 
 @bench_app.command("consume")
@@ -64,8 +66,8 @@ def bench_consume(
     """
     from danube.cli import _bench
 
-    plan = _bench.Plan(topic=topic, size=size, count=count, durability=durability)
-    _show(_bench.run(_bench.consume, plan, url, context), output)
+    options = _bench.BenchOptions(topic=topic, size=size, count=count, durability=durability)
+    _show(_bench.run(_bench.consume, options, url, context), output)
 
 
 @bench_app.command("latency")
@@ -88,8 +90,10 @@ def bench_latency(
     """
     from danube.cli import _bench
 
-    plan = _bench.Plan(topic=topic, size=size, count=max(1, int(rate * duration)), rate=rate, durability=durability)
-    _show(_bench.run(_bench.latency, plan, url, context), output)
+    options = _bench.BenchOptions(
+        topic=topic, size=size, count=max(1, int(rate * duration)), rate=rate, durability=durability
+    )
+    _show(_bench.run(_bench.latency, options, url, context), output)
 
 
 def _show(result: dict[str, Any], output: Output) -> None:

@@ -73,7 +73,7 @@ def consume(
     """
     from danube.cli import _consume
 
-    plan = _consume.ConsumePlan(
+    options = _consume.ConsumeOptions(
         topic=topic,
         subscription=subscription,
         type=type,
@@ -86,4 +86,4 @@ def consume(
         key_filters=key_filter or (),
         renew_leases=renew_leases,
     )
-    _consume.run(plan, url, context, output)
+    _consume.run(options, url, context, output)

@@ -71,7 +71,7 @@ def replay(
     """
     from danube.cli import _replay
 
-    plan = _replay.Plan(topic=topic, to=to, limit=limit, dry_run=dry_run, subscription=subscription)
-    code = _replay.run(plan, url, context, output)
+    options = _replay.ReplayOptions(topic=topic, to=to, limit=limit, dry_run=dry_run, subscription=subscription)
+    code = _replay.run(options, url, context, output)
     if code:
         raise typer.Exit(code)

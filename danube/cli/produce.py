@@ -100,7 +100,7 @@ def produce(
         raise typer.BadParameter("--resume needs --producer-name: the broker remembers producers by their name")
     if deliver_after is not None and deliver_at is not None:
         raise typer.BadParameter("give --deliver-after or --deliver-at, not both")
-    plan = _produce.Plan(
+    options = _produce.ProduceOptions(
         topic=topic,
         file=None if file is None or str(file) == "-" else file,
         texts=[text.encode("utf-8", "surrogateescape") for text in message or []],
@@ -116,5 +116,5 @@ def produce(
         deliver_after_s=None if deliver_after is None else parse_duration(deliver_after),
         deliver_at=None if deliver_at is None else parse_time(deliver_at),
     )
-    if not _produce.run(plan, url, context, output):
+    if not _produce.run(options, url, context, output):
         raise typer.Exit(130)

@@ -35,7 +35,7 @@ def read(
     """
     from danube.cli import _consume
 
-    plan = _consume.ReadPlan(
+    options = _consume.ReadOptions(
         topic=topic, start=parse_position(start), count=count, until_caught_up=not follow, format=format
     )
-    _consume.run(plan, url, context, output)
+    _consume.run(options, url, context, output)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from danube.cli import _consume, _printing
-from danube.cli._consume import ConsumePlan
+from danube.cli._consume import ConsumeOptions
 from danube.cli._output import Output
 from danube.cli._printing import make_printer
 
@@ -87,7 +87,7 @@ class StandInClient:
 
 
 def consume(client, **plan):
-    plan = ConsumePlan(topic="/d/t", subscription="s", **plan)
+    plan = ConsumeOptions(topic="/d/t", subscription="s", **plan)
     trio.run(_consume._Job(client, plan, make_printer(plan.format, Output.RAW)).run)
 
 

@@ -186,6 +186,6 @@ def test_a_signal_ends_it_with_its_sums(broker, monkeypatch, capfd):
         await trio.sleep(0.2)
 
     monkeypatch.setattr(_replay._Replay, "_replay", interrupt)
-    assert _replay.run(_replay.Plan(topic=letters), broker.url, None, _replay.Output.JSON) == 130
+    assert _replay.run(_replay.ReplayOptions(topic=letters), broker.url, None, _replay.Output.JSON) == 130
     found = json.loads(capfd.readouterr().out)
     assert (found["replayed"], found["interrupted"]) == (1, True)

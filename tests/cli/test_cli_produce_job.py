@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from danube.cli import _produce
 from danube.cli._output import Output
-from danube.cli._produce import Plan
+from danube.cli._produce import ProduceOptions
 from danube.client import OffsetRange, RangeReceipt
 from danube.model.api import TopicPartitions
 from danube.model.errors import TopicNotFoundError, UnavailableError
@@ -89,7 +89,7 @@ def test_lines_arrive_in_order_with_few_sends_in_flight(tmp_path, monkeypatch):
     monkeypatch.setattr(_produce, "_BLOCK_RECORDS", 100)
     lines = [b"%d" % number for number in range(1, 2_345)]
     client = StandInClient()
-    tally = produce(client, Plan(topic="/d/t", file=write(tmp_path, lines)))
+    tally = produce(client, ProduceOptions(topic="/d/t", file=write(tmp_path, lines)))
     assert [payload for payload, _ in client.logs["/d/t"]] == lines
     assert tally.messages == 2_344
     assert client.most_in_flight == 3
@@ -103,20 +103,20 @@ def test_lines_arrive_in_order_with_few_sends_in_flight(tmp_path, monkeypatch):
 
 def test_count_cuts_a_file_and_repeats_texts(tmp_path):
     client = StandInClient()
-    produce(client, Plan(topic="/d/t", file=write(tmp_path, [b"a", b"b", b"c"]), count=2))
-    produce(client, Plan(topic="/d/u", texts=[b"x", b"y"], count=3))
-    produce(client, Plan(topic="/d/v", texts=[b"x", b"y"]))
+    produce(client, ProduceOptions(topic="/d/t", file=write(tmp_path, [b"a", b"b", b"c"]), count=2))
+    produce(client, ProduceOptions(topic="/d/u", texts=[b"x", b"y"], count=3))
+    produce(client, ProduceOptions(topic="/d/v", texts=[b"x", b"y"]))
     assert [payload for payload, _ in client.logs["/d/t"]] == [b"a", b"b"]
     assert [payload for payload, _ in client.logs["/d/u"]] == [b"x", b"y", b"x"]
     assert [payload for payload, _ in client.logs["/d/v"]] == [b"x", b"y"]
-    assert produce(client, Plan(topic="/d/w", texts=[b"x"], count=0)).messages == 0
+    assert produce(client, ProduceOptions(topic="/d/w", texts=[b"x"], count=0)).messages == 0
 
 
 def test_keys(tmp_path):
     client = StandInClient()
     file = write(tmp_path, [b'{"id": 1}', b'{"id": "b"}', b"{}"])
-    produce(client, Plan(topic="/d/t", file=file, key_field="id"))
-    produce(client, Plan(topic="/d/u", file=file, key="all"))
+    produce(client, ProduceOptions(topic="/d/t", file=file, key_field="id"))
+    produce(client, ProduceOptions(topic="/d/u", file=file, key="all"))
     assert [key for _, key in client.logs["/d/t"]] == ["1", "b", None]
     assert [key for _, key in client.logs["/d/u"]] == ["all"] * 3
 
@@ -124,15 +124,15 @@ def test_keys(tmp_path):
 def test_the_time_of_delivery_goes_with_each_send():
     client = StandInClient()
     noon = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
-    produce(client, Plan(topic="/d/t", texts=[b"x"]))
-    produce(client, Plan(topic="/d/t", texts=[b"x"], deliver_after_s=10.0))
-    produce(client, Plan(topic="/d/t", texts=[b"x"], deliver_at=noon))
+    produce(client, ProduceOptions(topic="/d/t", texts=[b"x"]))
+    produce(client, ProduceOptions(topic="/d/t", texts=[b"x"], deliver_after_s=10.0))
+    produce(client, ProduceOptions(topic="/d/t", texts=[b"x"], deliver_at=noon))
     assert client.when == [{}, {"deliver_after_s": 10.0}, {"deliver_at": noon}]
 
 
 def test_a_rate_is_kept():
     client = StandInClient()
-    seconds = trio.run(_timed, client, Plan(topic="/d/t", texts=[b"x"], count=11, rate=50.0))
+    seconds = trio.run(_timed, client, ProduceOptions(topic="/d/t", texts=[b"x"], count=11, rate=50.0))
     assert seconds >= 0.2
     assert len(client.logs["/d/t"]) == 11
 
@@ -145,7 +145,7 @@ async def _timed(client, plan):
 
 def test_a_named_producer_gets_its_missing_partitioned_topic():
     client = StandInClient(exists=False)
-    produce(client, Plan(topic="/d/t", texts=[b"x"], count=4, producer_name="till", partitions=2))
+    produce(client, ProduceOptions(topic="/d/t", texts=[b"x"], count=4, producer_name="till", partitions=2))
     assert [(topic, options["name"]) for topic, options in client.opened] == [
         ("/d/t-part-0", "till-0"),
         ("/d/t-part-1", "till-1"),
@@ -167,7 +167,7 @@ def test_resume_stores_every_line_once_and_in_order(tmp_path_factory, keys, room
     file = write(tmp_path_factory.mktemp("resume"), lines)
     client = StandInClient(partitions)
     client.room = room
-    plan = Plan(topic="/d/t", file=file, key_field="key", producer_name="till", resume=True)
+    plan = ProduceOptions(topic="/d/t", file=file, key_field="key", producer_name="till", resume=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_produce, "_BLOCK_RECORDS", block)
         if room < len(lines):
