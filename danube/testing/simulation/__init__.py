@@ -10,7 +10,7 @@ are.
 
 from __future__ import annotations
 
-from danube.testing.simulation.plan import Plan, draw_plan
+from danube.testing.simulation.plan import WorldPlan, draw_plan
 from danube.testing.simulation.world import Report, World, run_world
 
-__all__ = ["Plan", "Report", "World", "draw_plan", "run_world"]
+__all__ = ["Report", "World", "WorldPlan", "draw_plan", "run_world"]

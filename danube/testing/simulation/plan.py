@@ -15,10 +15,10 @@ from danube.testing.simulation.storm import FAULTS, SLOW_FAULTS
 from danube.testing.simulation.upstream import UpstreamPlan
 from danube.testing.simulation.workload import ACK_TIMEOUT_S, ConsumerPlan, ProducerPlan, TopicPlan
 
-__all__ = ["KINDS", "Plan", "draw_plan"]
+__all__ = ["KINDS", "WorldPlan", "draw_plan"]
 
 
-class Plan(NamedTuple):
+class WorldPlan(NamedTuple):
     """One world."""
 
     seed: int
@@ -55,7 +55,7 @@ KINDS = {"single": 10, "several": 3, "moving": 4, "damaged": 2}
 machine to machine; one whose stored data is damaged."""
 
 
-def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = None) -> Plan:
+def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = None) -> WorldPlan:
     """Draw a world from its seed. ``duration_s`` overrides the length of its stormy part, ``kind`` its kind."""
     random = Random(f"plan {seed}")
     drawn = random.choices(list(KINDS), list(KINDS.values()))[0]
@@ -103,7 +103,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     if kind == "moving":
         faults["move"] = random.choice((2.0, 5.0))
         ends.append("loss")
-    return Plan(
+    return WorldPlan(
         seed=seed,
         configs={home: _draw_config(random, home) for home in homes},
         topics=topics,

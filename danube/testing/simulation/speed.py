@@ -20,7 +20,7 @@ from danube.testing.history import History
 from danube.testing.simulation._scheduler import run_seeded
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT
-from danube.testing.simulation.plan import Plan
+from danube.testing.simulation.plan import WorldPlan
 from danube.testing.simulation.trace import Trace
 from danube.testing.simulation.workload import TopicPlan
 from danube.testing.simulation.world import World
@@ -73,7 +73,7 @@ class _Calm:
         self._pause_s = 1 / batches_per_s
         self._topics = [TopicPlan(f"/default/t{index}", Durability.DISK, 0, Retention()) for index in range(2)]
         config = BrokerConfig(listen=(f"broker:{PORT}",), data_directory="/simulated", storage="memory://bucket")
-        plan = Plan(1, {"broker": config}, self._topics, [], [], [], {}, 1.0, 1.0, "drain")
+        plan = WorldPlan(1, {"broker": config}, self._topics, [], [], [], {}, 1.0, 1.0, "drain")
         self.world = World(plan, Trace(keep=10))
 
     async def run(self, load: str, virtual_s: float) -> Speed:

@@ -37,7 +37,7 @@ from danube.testing.simulation._scheduler import Pauses, run_seeded
 from danube.testing.simulation.chores import do_chore
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT, BrokerNode, Life, danube_error, shown_error
-from danube.testing.simulation.plan import Plan, draw_plan
+from danube.testing.simulation.plan import WorldPlan, draw_plan
 from danube.testing.simulation.storm import Storm
 from danube.testing.simulation.trace import Trace
 from danube.testing.simulation.upstream import consume_upstream, produce_upstream
@@ -82,7 +82,7 @@ class Report(NamedTuple):
 class World:
     """All objects of one simulated world. Create it inside the run."""
 
-    def __init__(self, plan: Plan, trace: Trace) -> None:
+    def __init__(self, plan: WorldPlan, trace: Trace) -> None:
         self.plan = plan
         self.trace = trace
         self.history = History(trio.current_time)
@@ -483,7 +483,7 @@ def _watched_log(world: World) -> Iterator[None]:
 
 
 def run_world(
-    seed: int, *, plan: Plan | None = None, show: Callable[[str], None] | None = None, keep: int = 2_000
+    seed: int, *, plan: WorldPlan | None = None, show: Callable[[str], None] | None = None, keep: int = 2_000
 ) -> Report:
     """Run the world of a seed from beginning to end; blocks, and takes no real time that is not computed.
 
