@@ -1,4 +1,4 @@
-"""Base of the built-in metadata stores: adds leases and watches to a :class:`~danube.metadata._machine.Machine`.
+"""Base of the built-in metadata stores: adds leases and watches to a :class:`~danube.metadata._machine.StoreMachine`.
 
 A store executes calls on its machine (:meth:`LocalStore._call`); only this method differs between the built-in
 stores. The base has the state that is not data: the deadlines of leases and the positions of watches.
@@ -38,7 +38,7 @@ from danube.metadata._contract import (
     Watch,
 )
 from danube.metadata._keys import covers
-from danube.metadata._machine import HistoryPage, Machine, lease_ended
+from danube.metadata._machine import HistoryPage, StoreMachine, lease_ended
 from danube.model.errors import ClosedError, DanubeError, FailedPreconditionError, InvalidArgumentError
 from danube.model.limits import Limits
 
@@ -74,11 +74,11 @@ class LocalStore(MetadataStore):
 
     @property
     @abstractmethod
-    def _machine(self) -> Machine:
+    def _machine(self) -> StoreMachine:
         """The machine. Its ``check_`` methods may be called at any time, all others only from within a call."""
 
     @abstractmethod
-    async def _call(self, work: Callable[[Machine], _Result]) -> _Result:
+    async def _call(self, work: Callable[[StoreMachine], _Result]) -> _Result:
         """Run ``work`` with the machine, store its changes as the capabilities promise, :meth:`_publish`, return.
 
         A cancelled call may or may not have been executed; if it was, it is published.

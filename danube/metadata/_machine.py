@@ -1,12 +1,12 @@
 """The rules of a metadata store as a pure state machine over a table.
 
-:class:`Machine` implements puts, conditions, leases and revisions. :class:`Rows` is the interface to the data:
+:class:`StoreMachine` implements puts, conditions, leases and revisions. :class:`Rows` is the interface to the data:
 a dict, an SQLite file. The machine does no I/O of its own, has no clock and no randomness, so the same
 sequence of calls gives the same table everywhere, as a replicated log requires. Conditions and
 arguments are checked before the first write, so a call that raises has changed nothing (unless the table itself failed;
 then its owner rolls back).
 
-Effects of calls (event batches, leases) are collected in :attr:`Machine.effects` until the owner takes them, after
+Effects of calls (event batches, leases) are collected in :attr:`StoreMachine.effects` until the owner takes them, after
 the change is as durable as promised.
 """
 
@@ -39,7 +39,15 @@ from danube.model.errors import (
 )
 from danube.model.limits import KIB, Limits
 
-__all__ = ["HISTORY_PAGE_BYTES", "HISTORY_PAGE_REVISIONS", "Effects", "HistoryPage", "Machine", "Rows", "lease_ended"]
+__all__ = [
+    "HISTORY_PAGE_BYTES",
+    "HISTORY_PAGE_REVISIONS",
+    "Effects",
+    "HistoryPage",
+    "Rows",
+    "StoreMachine",
+    "lease_ended",
+]
 
 HISTORY_PAGE_REVISIONS = 256
 """Most revisions that a watch reads from the history in one step."""
@@ -116,7 +124,7 @@ class HistoryPage(msgspec.Struct, frozen=True):
     """Last revision that was read; nothing up to it is missing in ``batches``."""
 
 
-class Machine:
+class StoreMachine:
     """A metadata store without concurrency, durability and time."""
 
     __slots__ = ("_limits", "effects", "table")

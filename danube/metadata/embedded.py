@@ -32,7 +32,7 @@ import trio
 
 from danube.metadata._contract import Capabilities, LeaseId, MetadataStore
 from danube.metadata._local import Clock, LocalStore
-from danube.metadata._machine import Machine
+from danube.metadata._machine import StoreMachine
 from danube.metadata._plugins import MetadataPlugin, Surroundings
 from danube.metadata._sqlite import SqliteTable
 from danube.model.errors import (
@@ -59,7 +59,7 @@ class _Job:
 
     __slots__ = ("done", "error", "result", "withdrawn", "work")
 
-    def __init__(self, work: Callable[[Machine], Any]) -> None:
+    def __init__(self, work: Callable[[StoreMachine], Any]) -> None:
         self.work = work
         self.result: Any = None
         self.error: Exception | None = None
@@ -80,7 +80,7 @@ class EmbeddedStore(LocalStore):
     ) -> None:
         super().__init__(limits=limits, clock=clock)
         self._table = SqliteTable(Path(directory))
-        self._state = Machine(self._table, self._limits)
+        self._state = StoreMachine(self._table, self._limits)
         self._queue: deque[_Job] = deque()
         self._work_arrived = trio.Event()
         self._settled = trio.Event()
@@ -93,7 +93,7 @@ class EmbeddedStore(LocalStore):
         return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
 
     @property
-    def _machine(self) -> Machine:
+    def _machine(self) -> StoreMachine:
         return self._state
 
     async def _open(self, nursery: trio.Nursery) -> list[tuple[LeaseId, float]]:
@@ -113,7 +113,7 @@ class EmbeddedStore(LocalStore):
             self._work_arrived.set()
             await self._settled.wait()
 
-    async def _call(self, work: Callable[[Machine], _Result]) -> _Result:
+    async def _call(self, work: Callable[[StoreMachine], _Result]) -> _Result:
         self._check_open()
         if self._broken is not None:
             await trio.lowlevel.checkpoint()

@@ -42,10 +42,10 @@ class MemoryStore(LocalStore):
         return Capabilities(durable=False, linearizable=True, watch_replay=True, leases=True)
 
     @property
-    def _machine(self) -> Machine:
+    def _machine(self) -> StoreMachine:
         return self._state
 
-    async def _call(self, work: Callable[[Machine], _Result]) -> _Result:
+    async def _call(self, work: Callable[[StoreMachine], _Result]) -> _Result:
         await trio.lowlevel.checkpoint()
         self._check_open()
         result = work(self._state)

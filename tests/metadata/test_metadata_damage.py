@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from danube.metadata import Put
-from danube.metadata._machine import Machine
+from danube.metadata._machine import StoreMachine
 from danube.metadata._sqlite import SqliteTable
 from danube.model import Limits
 from danube.model.errors import DataDirectoryError, DataLossError
@@ -45,7 +45,7 @@ def build(directory: Path, *, crash: bool) -> dict[str, bytes]:
     """Return the files of a store that was closed, or was not."""
     table = SqliteTable(directory)
     table.open()
-    machine = Machine(table, Limits(metadata_history_revisions=30))
+    machine = StoreMachine(table, Limits(metadata_history_revisions=30))
     chance = random.Random(1)
     for number in range(60):
         with table.transaction():

@@ -180,7 +180,7 @@ class SqliteModel(MachineModel):
         self.directory = Path(tempfile.mkdtemp())
         self.table = SqliteTable(self.directory)
         self.table.open()
-        self.machine = Machine(self.table, LIMITS)
+        self.machine = StoreMachine(self.table, LIMITS)
 
     def transaction(self):
         return self.table.transaction()
@@ -190,7 +190,7 @@ class SqliteModel(MachineModel):
         self.table.close()
         self.table = SqliteTable(self.directory)
         self.table.open()
-        self.machine = Machine(self.table, LIMITS)
+        self.machine = StoreMachine(self.table, LIMITS)
 
     @rule(key=keys, value=values)
     def roll_back(self, key, value):

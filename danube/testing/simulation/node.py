@@ -57,7 +57,7 @@ class _KeptStore(MemoryStore):
 
     def __init__(self, table: MemoryTable, limits: Limits, life: Life) -> None:
         super().__init__(limits=limits)
-        self._state = Machine(table, limits)
+        self._state = StoreMachine(table, limits)
         self._table = table
         self._life = life
 
@@ -66,7 +66,7 @@ class _KeptStore(MemoryStore):
         """As seen by a life: everything is still there in the next one."""
         return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
 
-    async def _call(self, work: Callable[[Machine], T]) -> T:
+    async def _call(self, work: Callable[[StoreMachine], T]) -> T:
         await trio.lowlevel.checkpoint()
         self._check_open()
         if self._life.over:
