@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from danube.model.policies import SubscriptionPolicy
 
-__all__ = ["FIRST", "NACKED", "TIMED_OUT", "History", "retry_at"]
+__all__ = ["FIRST", "NACKED", "TIMED_OUT", "DeliveryHistory", "retry_at"]
 
 NACKED: Final = "nack"
 """Reason of a nack without one."""
@@ -23,7 +23,7 @@ TIMED_OUT: Final = "ack timeout"
 """Reason of a failure by timeout."""
 
 
-class History(NamedTuple):
+class DeliveryHistory(NamedTuple):
     """Delivery history of a range of messages."""
 
     attempt: int
@@ -32,16 +32,16 @@ class History(NamedTuple):
     reason: str
     """Reason of the last failure."""
 
-    def failed(self, reason: str) -> History:
+    def failed(self, reason: str) -> DeliveryHistory:
         """Return the history after one more failure."""
-        return History(self.attempt + 1, self.failures + 1, reason)
+        return DeliveryHistory(self.attempt + 1, self.failures + 1, reason)
 
-    def lost(self) -> History:
+    def lost(self) -> DeliveryHistory:
         """Return the history after the loss of the consumer."""
-        return History(self.attempt + 1, self.failures, self.reason)
+        return DeliveryHistory(self.attempt + 1, self.failures, self.reason)
 
 
-FIRST: Final = History(1, 0, "")
+FIRST: Final = DeliveryHistory(1, 0, "")
 """The history of a message at its first delivery."""
 
 

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from heapq import heapify, heappop, heappush, heapreplace
 
 from danube.dispatch.cursor import Cursor
-from danube.dispatch.failures import History
+from danube.dispatch.failures import DeliveryHistory
 
 __all__ = ["Flight", "InFlight", "Member", "Piece"]
 
@@ -70,7 +70,14 @@ class Flight:
     __slots__ = ("deadline", "end", "history", "lease", "member", "open", "since", "start")
 
     def __init__(
-        self, start: int, end: int, open_count: int, member: Member, history: History, since: float, deadline: float
+        self,
+        start: int,
+        end: int,
+        open_count: int,
+        member: Member,
+        history: DeliveryHistory,
+        since: float,
+        deadline: float,
     ) -> None:
         self.start = start
         self.end = end
@@ -113,7 +120,7 @@ class InFlight:
         self.messages = 0
         """Number of offsets in flight."""
 
-    def add(self, start: int, end: int, member: Member, history: History, now: float) -> None:
+    def add(self, start: int, end: int, member: Member, history: DeliveryHistory, now: float) -> None:
         """Record the delivery of ``[start, end)``; none of it may be acknowledged or in flight."""
         count = end - start
         member.in_flight += count

@@ -24,7 +24,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Set
 
-from danube.dispatch.failures import FIRST, History
+from danube.dispatch.failures import FIRST, DeliveryHistory
 from danube.dispatch.inflight import Member
 from danube.dispatch.key_flights import KeyFlights
 from danube.dispatch.ring import Ring, ring_hash
@@ -58,7 +58,7 @@ class Past:
 
     __slots__ = ("delay_s", "due", "failed_at", "history")
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: DeliveryHistory) -> None:
         self.history = history
         self.failed_at = 0.0
         """Time of its last failure ..."""

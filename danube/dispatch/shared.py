@@ -8,7 +8,7 @@ overdrawn by one message. A message that was refused or timed out goes to anothe
 from __future__ import annotations
 
 from danube.dispatch.cursor import Cursor
-from danube.dispatch.failures import FIRST, History
+from danube.dispatch.failures import FIRST, DeliveryHistory
 from danube.dispatch.inflight import Member
 from danube.dispatch.ranged import RangedMachine
 from danube.dispatch.spans import Delivery, Span
@@ -94,7 +94,7 @@ class SharedMachine(RangedMachine):
         span: Span,
         pairs: list[tuple[int, int]],
         room: int | None,
-        history: History,
+        history: DeliveryHistory,
         now: float,
         out: list[Delivery],
     ) -> int:

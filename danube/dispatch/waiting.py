@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from danube.dispatch.cursor import Cursor
-from danube.dispatch.failures import History
+from danube.dispatch.failures import DeliveryHistory
 from danube.dispatch.spans import Poisoned
 
 __all__ = ["Aside", "Redelivery", "Waiting"]
@@ -24,7 +24,7 @@ class Redelivery(NamedTuple):
 
     start: int
     end: int
-    history: History
+    history: DeliveryHistory
     avoid: int | None
     """A consumer to avoid if possible: the one that had it last."""
     since: float
@@ -154,7 +154,7 @@ class Aside:
                 found.append(Poisoned(start, end, history.attempt - 1, history.failures, history.reason))
         return found
 
-    def _parts(self) -> Iterator[tuple[int, int, History]]:
+    def _parts(self) -> Iterator[tuple[int, int, DeliveryHistory]]:
         for item in self.items:
             for start, end in self._cursor.live(item.start, item.end):
                 yield start, end, item.history

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from danube.dispatch.cursor import Cursor
 from danube.dispatch.delayed import Delayed
-from danube.dispatch.failures import FIRST, History, retry_at
+from danube.dispatch.failures import FIRST, DeliveryHistory, retry_at
 from danube.dispatch.waiting import Aside, Redelivery, Waiting
 from danube.model.policies import SubscriptionPolicy, change_policy
 
@@ -50,7 +50,7 @@ class Clock(RuleBasedStateMachine):
     def come_back(self, size, failures, delay):
         start, end = self.next_range(size)
         delay = delay if failures else 0.0
-        self.put(Redelivery(start, end, History(failures + 2, failures, "no"), None, self.now, delay))
+        self.put(Redelivery(start, end, DeliveryHistory(failures + 2, failures, "no"), None, self.now, delay))
         for offset in range(start, end):
             self.back[offset] = (failures, delay, self.now)
             self.place(offset)
