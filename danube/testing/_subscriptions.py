@@ -12,7 +12,7 @@ import msgspec
 
 from danube.model.policies import PoisonPolicy, SubscriptionType
 
-__all__ = ["DeadLetter", "Handed", "Place", "Session", "Spot", "SubscriptionRules", "Told"]
+__all__ = ["DeadLetter", "DeliveryContext", "MessageState", "Place", "Session", "Spot", "SubscriptionRules"]
 
 Spot = tuple[int, int]
 """A message at its place: offset and checksum. An offset alone is ambiguous in a topic that may lose a tail."""
@@ -59,7 +59,7 @@ class DeadLetter(NamedTuple):
     attributes: Mapping[str, str]
 
 
-class Told(NamedTuple):
+class MessageState(NamedTuple):
     """State of a message in the history."""
 
     checksum: int
@@ -70,7 +70,7 @@ class Told(NamedTuple):
     """Must not be delivered before this time."""
 
 
-class Handed(NamedTuple):
+class DeliveryContext(NamedTuple):
     """Circumstances of a delivery."""
 
     session: Session
@@ -132,28 +132,28 @@ class Place(msgspec.Struct):
     letters: dict[bytes, DeadLetter] = {}
     """Dead letters by payload."""
 
-    def take(self, offset: int, told: Told, handed: Handed) -> str:
+    def take(self, offset: int, message: MessageState, context: DeliveryContext) -> str:
         """Record a delivery; return a violation, if any."""
         found = ""
-        session = handed.session
-        stream = session.number, handed.generation
+        session = context.session
+        stream = session.number, context.generation
         # A client renews the leases of waiting messages every third of the ack timeout, until the application has
         # taken nothing for the whole of it. Half of it is less than any rest in which a message can time out.
-        if self.stream != stream or handed.now_s - self.stream_last_s > self.rules.ack_timeout_s / 2:
-            self.stream, self.stream_since_s = stream, handed.now_s
-        self.stream_last_s = handed.now_s
-        spot = offset, told.checksum
+        if self.stream != stream or context.now_s - self.stream_last_s > self.rules.ack_timeout_s / 2:
+            self.stream, self.stream_since_s = stream, context.now_s
+        self.stream_last_s = context.now_s
+        spot = offset, message.checksum
         settled = self.settled.get(spot)
         if settled is not None and not self.former_owners:
             event, number, then = settled
-            if session.opened_at > event or (session.number == number and handed.generation > then):
+            if session.opened_at > event or (session.number == number and context.generation > then):
                 found = "P1: it came again after its acknowledgement was durable"
-        if not session.lets_through(told.key or told.producer):
+        if not session.lets_through(message.key or message.producer):
             found = f"P6: the consumer's filters {session.filters} do not match its key"
-        if handed.now_s < told.due_s:
-            found = f"P5: it came at {handed.now_s:.6f} s and was due at {told.due_s:.6f} s"
+        if context.now_s < message.due_s:
+            found = f"P5: it came at {context.now_s:.6f} s and was due at {message.due_s:.6f} s"
         if spot not in self.deliveries:
-            found = self._first_sight(offset, told, handed) or found
+            found = self._first_sight(offset, message, context) or found
         self.open.add(spot)
         self.deliveries[spot] += 1
         self.reached[spot] = self.moves
@@ -164,24 +164,24 @@ class Place(msgspec.Struct):
         self.given[spot] = max(self.given.get(spot, 0), moves)
         self.open.discard(spot)
 
-    def _first_sight(self, offset: int, told: Told, handed: Handed) -> str:
+    def _first_sight(self, offset: int, message: MessageState, context: DeliveryContext) -> str:
         """Check the order of first attempts. A delivery lost on its way is repeated later, as a second attempt."""
         rules = self.rules
-        if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.moves or handed.attempt > 1:
+        if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.moves or context.attempt > 1:
             return ""
         by_key = rules.kind is SubscriptionType.KEY_SHARED
-        key = told.key or told.producer
+        key = message.key or message.producer
         ordered_by = key if by_key else None
         before = self.last_new.get((ordered_by, (0, 0)), -1)
         self.last_new[ordered_by, (0, 0)] = max(before, offset)
         if not by_key and 0 <= before < offset and rules.message_ttl_s:
-            self.gaps.append((before + 1, offset, handed.now_s, self.stream_since_s))
+            self.gaps.append((before + 1, offset, context.now_s, self.stream_since_s))
         # A consumer may hand out queued messages after another one has taken over and has received later messages:
         # the queued ones are waiting for redelivery after a timeout, or have expired and are never delivered to the
         # other one. A restarted broker begins with the first unacknowledged message. Then order is checked for each
         # stream by itself.
-        if handed.life > 1 or rules.kind is SubscriptionType.FAILOVER or rules.message_ttl_s or self.expires:
-            stream = handed.session.number, handed.generation
+        if context.life > 1 or rules.kind is SubscriptionType.FAILOVER or rules.message_ttl_s or self.expires:
+            stream = context.session.number, context.generation
             before = self.last_new.get((ordered_by, stream), -1)
             self.last_new[ordered_by, stream] = max(before, offset)
         if offset < before:
@@ -215,7 +215,7 @@ class Place(msgspec.Struct):
             self.again_since, self.excused_below = moves, max(offset, self.doubtful_below)
 
     def check(
-        self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, cut: bool
+        self, log: Mapping[int, bytes], sent: Callable[[bytes], MessageState], now_s: float, *, cut: bool
     ) -> Iterable[str]:
         """Yield violations, at the end; ``cut``: messages may be gone from the log's front."""
         if cut:
@@ -223,11 +223,11 @@ class Place(msgspec.Struct):
         where = f"{self.topic}, subscription {self.subscription}"
         for start, end, when_s, since_s in self.gaps:
             for offset in range(start, end):
-                told = sent(log[offset]) if offset in log else None
+                message = sent(log[offset]) if offset in log else None
                 if (
-                    told is not None
-                    and not self.deliveries[offset, told.checksum]
-                    and since_s <= told.published_s <= when_s < told.published_s + self.rules.message_ttl_s
+                    message is not None
+                    and not self.deliveries[offset, message.checksum]
+                    and since_s <= message.published_s <= when_s < message.published_s + self.rules.message_ttl_s
                 ):
                     yield f"P5: {where}: @{offset} was skipped at {when_s:.3f} s, and had not expired"
         since = self.again_since
@@ -249,16 +249,16 @@ class Place(msgspec.Struct):
         self,
         offset: int,
         log: Mapping[int, bytes],
-        sent: Callable[[bytes], Told],
+        sent: Callable[[bytes], MessageState],
         now_s: float,
         done: set[Spot],
     ) -> bool:
         if offset < self.excused_below:
             return True
         rules, payload = self.rules, log[offset]
-        told = sent(payload)
-        spot = offset, told.checksum
-        if spot in done or (rules.message_ttl_s and told.published_s + rules.message_ttl_s <= now_s):
+        message = sent(payload)
+        spot = offset, message.checksum
+        if spot in done or (rules.message_ttl_s and message.published_s + rules.message_ttl_s <= now_s):
             return True
         if self.deliveries[spot] <= rules.max_redelivery_count or rules.max_redelivery_count < 0:
             return False

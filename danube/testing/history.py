@@ -41,7 +41,15 @@ import msgspec
 
 from danube.model.policies import Durability, SubscriptionType
 from danube.testing._sights import Losses, Sights
-from danube.testing._subscriptions import DeadLetter, Handed, Place, Session, Spot, SubscriptionRules, Told
+from danube.testing._subscriptions import (
+    DeadLetter,
+    DeliveryContext,
+    MessageState,
+    Place,
+    Session,
+    Spot,
+    SubscriptionRules,
+)
 
 __all__ = ["Audited", "DeadLetter", "History", "Session", "Spot", "SubscriptionRules"]
 
@@ -300,9 +308,9 @@ class History:
         if self._topics[topic].durability is Durability.NONE:
             wrong = self._deliver_lossy(session, topic, payload, sent)
         else:
-            told = self._told(payload)
-            handed = Handed(session, generation, attempt, self._lives[self._homes[topic]], self._clock())
-            wrong = self._places[topic, session.subscription].take(offset, told, handed)
+            message = self._state_of(payload)
+            context = DeliveryContext(session, generation, attempt, self._lives[self._homes[topic]], self._clock())
+            wrong = self._places[topic, session.subscription].take(offset, message, context)
             if not self._see(topic, offset, sent, "delivered"):
                 wrong = "P2: it was delivered where another message was before"
         if wrong:
@@ -642,14 +650,14 @@ class History:
             letters = self._letters.get((_base(name), subscription), [])
             for wrong in place.check_letters(homes, letters, taken_back=self._taken_back(name)):
                 self.violation(wrong)
-            for wrong in place.check(logs[name], self._told, now_s, cut=topic.retention or topic.damaged):
+            for wrong in place.check(logs[name], self._state_of, now_s, cut=topic.retention or topic.damaged):
                 self.violation(wrong)
 
-    def _told(self, payload: bytes) -> Told:
+    def _state_of(self, payload: bytes) -> MessageState:
         sent = self._sent.get(payload)
         if sent is None:  # which is reported elsewhere
-            return Told(zlib.crc32(payload), None, "", self._clock())
-        return Told(sent.checksum, sent.key, sent.producer, sent.published_s, sent.due_s)
+            return MessageState(zlib.crc32(payload), None, "", self._clock())
+        return MessageState(sent.checksum, sent.key, sent.producer, sent.published_s, sent.due_s)
 
 
 def _base(topic: str) -> str:
