@@ -130,13 +130,13 @@ class DirectStorage:
         """Yield the stored batches of parts, in order, that overlap the given ranges of offsets.
 
         The first batch of a span may begin before its range, and the last one may end after it. Data is fetched ahead
-        while the caller processes a batch, also across parts.
+        while the caller processes a batch, also across parts. Errors are raised by the iteration, not by the call.
 
         Args:
             spans: part, start and end; a range is cut down to the offsets that the part holds.
             producers: whether to read names of producers; they cost another small read of each object.
 
-        Raises (while it is iterated over):
+        Raises:
             DataLossError: a batch, an index or the object is damaged; the message names object, topic, offset and
                 remedy.
             StorageNotFoundError: an object does not exist: it was merged or has expired since the parts were listed, or
