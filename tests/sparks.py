@@ -1,4 +1,4 @@
-"""What Spark tests share beside fixtures: a quick and quiet configuration, publishing, and Pythons of their own."""
+"""Shared by Spark tests besides fixtures: a quick and quiet configuration, publishing, and separate Pythons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers inside the test's event loop, and raw peers that may say what no proper client would.
+"""Brokers inside the test's event loop, and raw peers that may send invalid requests.
 
 A broker has real sockets, files and clocks, unless its test is marked ``virtual``: then it runs on a simulated machine,
 in virtual time (see :class:`VirtualMachine`), which takes no longer than its work does.

@@ -1,4 +1,4 @@
-"""Journal and metadata know each other: when one of them has lost something, the broker does not start in silence."""
+"""Journal and metadata record each other's state: if one of them lost data, the broker does not start."""
 
 from __future__ import annotations
 

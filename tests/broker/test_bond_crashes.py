@@ -1,4 +1,4 @@
-"""After any crash or power cut journal and metadata fit together, and what went back is always noticed."""
+"""After any crash or power cut journal and metadata match, and an older copy of either is detected."""
 
 from __future__ import annotations
 

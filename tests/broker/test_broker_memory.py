@@ -1,4 +1,4 @@
-"""How much memory a broker needs: idle, with many topics, many connections, and a backlog."""
+"""Memory of a broker: idle, with many topics, many connections, and a backlog."""
 
 from __future__ import annotations
 

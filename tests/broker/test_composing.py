@@ -1,4 +1,4 @@
-"""How messages that are sent one at a time become batches: when a batch closes, when it goes, and who is told."""
+"""Composing batches of single messages: when a batch is closed and sent, and how senders are notified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers whose last batches are damaged in the journal, and sealed: the history tells what they have stored."""
+"""Producers whose last batches are damaged in the journal, and sealed: the history has their number of messages."""
 
 from __future__ import annotations
 

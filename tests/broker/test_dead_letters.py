@@ -1,4 +1,4 @@
-"""Dead letters: what is copied, when it counts as acknowledged, and what happens while it cannot be copied."""
+"""Dead letters: their contents, when a copy counts as an acknowledgement, and failures to write one."""
 
 from __future__ import annotations
 

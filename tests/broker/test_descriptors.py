@@ -1,4 +1,4 @@
-"""Many connections and few file descriptors: the journal gets what it needs, and peers are told early."""
+"""Many connections and few file descriptors: the journal keeps enough, and excess peers are refused early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitioned topics whose partitions are asked for one by one: they grow, and what was there stays."""
+"""Partitioned topics grow when their partitions are requested one by one, and keep their messages."""
 
 from __future__ import annotations
 

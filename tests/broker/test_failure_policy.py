@@ -1,4 +1,4 @@
-"""What a subscription does with messages that fail: pauses, poison, and changes of its policy while it works."""
+"""Messages that fail: redelivery pauses, poison, and changes of the policy of a subscription in use."""
 
 from __future__ import annotations
 

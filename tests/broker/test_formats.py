@@ -1,4 +1,4 @@
-"""Data of other versions: a broker reads it, or says what to do and changes nothing."""
+"""Data of other versions: a broker reads it, or refuses it with advice and changes nothing."""
 
 from __future__ import annotations
 

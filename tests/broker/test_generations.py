@@ -1,4 +1,4 @@
-"""What a seek makes void, frame by frame: what consumers say about deliveries from before it."""
+"""Requests about deliveries from before a seek have no effect, checked frame by frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The intake of a topic by itself: who is told what, and when; a journal that settles when it is told to."""
+"""The intake of a topic by itself, with a journal that settles on demand: which sender is notified, and when."""
 
 from __future__ import annotations
 

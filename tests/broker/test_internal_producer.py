@@ -1,4 +1,4 @@
-"""A producer inside the broker asks again, with the same batch, until it is durable or cannot be."""
+"""A producer inside the broker retries the same batch until it is durable or refused for good."""
 
 from __future__ import annotations
 

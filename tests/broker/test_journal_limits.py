@@ -1,4 +1,4 @@
-"""A journal that is full stops publishes and nothing else; files that hold only old control entries come free."""
+"""A full journal stops publishing only; files with outdated control entries alone are freed."""
 
 from __future__ import annotations
 

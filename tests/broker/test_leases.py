@@ -1,4 +1,4 @@
-"""Leases: more time for what is being handled."""
+"""Leases: extending the ack timeout of messages that are being processed."""
 
 from __future__ import annotations
 

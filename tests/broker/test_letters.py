@@ -1,4 +1,4 @@
-"""Copies of dead messages, without a broker: what they contain, and how they are distributed."""
+"""Copies of dead messages, without a broker: their contents, and their distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An acknowledgement that did not reach the journal is never called durable, however one asks."""
+"""An acknowledgement that did not reach the journal is never reported as durable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freed memory goes back to the kernel when the process is quiet, and cycles are collected rarely, but in time."""
+"""Freed memory is returned to the kernel when the process is idle, and cycles are collected rarely, but in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are sent one at a time, packed into batches: when a batch is closed, and what is in it."""
+"""Packing single messages into batches: when a batch is closed, and its contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies of topics at three levels: who says what, what counts, and that it is asked for where it binds."""
+"""Policies of topics at three levels: which level takes effect, and that each policy is enforced."""
 
 from __future__ import annotations
 

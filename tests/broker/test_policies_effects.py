@@ -1,4 +1,4 @@
-"""What policies do to messages: rates that delay, times to live that settle, and policies that outlive a machine."""
+"""Effects of policies: rates that delay, times to live that settle messages, and policies restored on a new machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker as a process: signals, locks, addresses, exit codes, and what ``kill -9`` leaves behind."""
+"""The broker as a process: signals, locks, addresses, exit codes, and restarts after ``kill -9``."""
 
 from __future__ import annotations
 

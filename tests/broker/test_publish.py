@@ -1,4 +1,4 @@
-"""Publishing: offsets, idempotence by name, epoch and sequence, and what a broker does with bad input."""
+"""Publishing: offsets, idempotence by name, epoch and sequence, and invalid input."""
 
 from __future__ import annotations
 

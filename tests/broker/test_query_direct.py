@@ -1,4 +1,4 @@
-"""From a broker to its storage: what it tells of is read directly, and the manifests alone tell the same."""
+"""Reading sealed parts directly from the storage, located by the broker or by the manifests alone."""
 
 from __future__ import annotations
 

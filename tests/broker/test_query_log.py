@@ -1,4 +1,4 @@
-"""What engines ask of a broker: states of logs, waiting for news, sealed parts, offsets by time, raw batches."""
+"""Queries of engines: states of logs, waiting for changes, sealed parts, offsets by time, raw batches."""
 
 from __future__ import annotations
 

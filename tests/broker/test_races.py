@@ -1,4 +1,4 @@
-"""Two things at once: what one does must not undo, or be hidden by, what the other does."""
+"""Concurrent operations: none may undo the other, or hide its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a peer sends for a request: success, or an error of the tree; and the broker goes on, also in its next life.
+"""Any request of a peer succeeds or gets an error of the tree, and the broker continues, also after a restart.
 
 The peer here has no client between itself and the wire. Its messages are made from what msgspec knows of the structs of
 the native API, so that a method or a field that is added is covered by that.

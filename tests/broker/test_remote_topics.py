@@ -1,4 +1,4 @@
-"""Topics of durability ``remote`` end to end: acknowledged in the bucket, and the bucket is enough to go on."""
+"""Topics of durability ``remote`` end to end: acknowledged in the bucket, and recovered from the bucket alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker loses its data directory; another one, with nothing but the bucket, brings its topics back."""
+"""A broker loses its data directory; another one restores its topics from the bucket alone."""
 
 from __future__ import annotations
 

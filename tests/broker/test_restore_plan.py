@@ -1,4 +1,4 @@
-"""The plan of a restore, without a bucket: which topics are found, which are chosen, and what is refused."""
+"""The plan of a restore, without a bucket: topics found, topics chosen, and refusals."""
 
 from __future__ import annotations
 

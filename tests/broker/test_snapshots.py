@@ -1,4 +1,4 @@
-"""Snapshots of any size: whole, cut into parts, and cut off at any call."""
+"""Snapshots of any size: in one object or in parts, and interrupted at any call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of staged batches by itself: what it says of a decision is what the store has, or that it is unknown."""
+"""The ledger of staged batches by itself: it agrees with the store about each decision, or reports it as unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of staged publishing one by one: topics that settle when they are told to, metadata that fails once."""
+"""The rules of staged publishing one by one, with topics that settle on demand and metadata with single failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of stages: their bytes, and what a disk that fails makes of them."""
+"""The files of stages: their bytes, and failures of the disk."""
 
 from __future__ import annotations
 

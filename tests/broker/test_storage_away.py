@@ -1,4 +1,4 @@
-"""A storage that is away for a moment is not an empty one: nothing counts as lost, and nothing is written beside it."""
+"""A storage that is unavailable for a moment is not an empty one: nothing counts as lost or is written elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``consume`` prints and what it acknowledges. The client is a stand-in; batches are real ones."""
+"""Output and acknowledgements of ``consume``. The client is a stand-in; batches are real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README.md and docs/ name must be there: commands, options, policies, limits. Examples must compile."""
+"""README.md and docs/ name only existing commands, options, policies and limits. Examples compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``danube plugins`` lists what is installed, what is not, and what the options are."""
+"""``danube plugins`` lists installed plugins, known packages, and options."""
 
 from __future__ import annotations
 

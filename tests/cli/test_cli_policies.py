@@ -1,4 +1,4 @@
-"""Policies on the command line: how they are written, and what the commands do to a real broker."""
+"""Policies on the command line: their notation, and the commands with a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``produce`` asks of a client: order, routing, pace, count, and skipping on resume. The client is a stand-in."""
+"""``produce`` with a stand-in for the client: order, routing, pace, count, and skipping on resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``danube stages``: what is staged, and giving it up."""
+"""``danube stages``: listing and aborting stages."""
 
 from __future__ import annotations
 

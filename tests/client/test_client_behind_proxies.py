@@ -1,4 +1,4 @@
-"""What proxies do to connections and streams: clients go on, over the same connection or another one."""
+"""Clients continue when proxies reset streams or close connections, on the same connection or another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: what a client renews, when, and when it lets go."""
+"""Leases: which ones a client renews, when, and when it stops."""
 
 from __future__ import annotations
 

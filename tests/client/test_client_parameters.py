@@ -1,4 +1,4 @@
-"""Whatever a parameter of the client is given: a documented error, or success; broker and client go on."""
+"""Any parameter of the client succeeds or gets a documented error; broker and client continue."""
 
 from __future__ import annotations
 

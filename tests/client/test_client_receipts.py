@@ -1,4 +1,4 @@
-"""Receipts of messages whose place the broker no longer knows."""
+"""Receipts of messages whose offset the broker no longer knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer's feed by itself: what it says to the broker, when, and what a loss or a seek makes void."""
+"""A consumer's feed by itself: its requests, their times, and the effects of a lost connection or a seek."""
 
 from __future__ import annotations
 

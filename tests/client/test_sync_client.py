@@ -1,4 +1,4 @@
-"""The blocking client where it is more than a call in another thread: handlers, and what only its loop may touch."""
+"""The blocking client where it does more than call in another thread: handlers, and access from its loop only."""
 
 from __future__ import annotations
 

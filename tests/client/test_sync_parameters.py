@@ -1,4 +1,4 @@
-"""The blocking facade has all that the asynchronous client has, and passes on what it is given."""
+"""The blocking facade has all features of the asynchronous client, and passes its arguments on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin port: what upstream's tools ask, and what they are told."""
+"""The admin port: requests of upstream's tools, and the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers of the upstream protocol: what they receive, acknowledge and are told."""
+"""Consumers of the upstream protocol: delivery, acknowledgements and notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups of topics and partitions, and what is not served yet."""
+"""Lookups of topics and partitions, and calls that are not supported yet."""
 
 from __future__ import annotations
 

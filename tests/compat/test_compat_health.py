@@ -1,4 +1,4 @@
-"""What clients are told about their producers and consumers every few seconds."""
+"""Health answers, which clients request for their producers and consumers every few seconds."""
 
 from __future__ import annotations
 

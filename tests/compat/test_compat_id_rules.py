@@ -1,4 +1,4 @@
-"""The ids of official clients' consumers by themselves: who gets one, who keeps it, and who makes room."""
+"""The ids of official clients' consumers by themselves: how they are assigned, kept and freed."""
 
 from __future__ import annotations
 

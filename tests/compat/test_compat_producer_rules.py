@@ -1,4 +1,4 @@
-"""Messages of official clients, one by one: what is taken, what is refused, and with which status."""
+"""Messages of official clients, one by one: accepted or refused, and with which status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers of the upstream protocol: their ids, their messages, and what a client is told when something is wrong."""
+"""Producers of the upstream protocol: their ids, their messages, and errors."""
 
 from __future__ import annotations
 

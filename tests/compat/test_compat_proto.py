@@ -1,4 +1,4 @@
-"""The generated modules are what the compiler makes of the .proto files."""
+"""The generated modules equal the compiler's output for the .proto files."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How a broker that ends takes leave of official clients: they take some ways for a failure that is for good."""
+"""The end of a broker as official clients see it: some treat certain errors as permanent."""
 
 from __future__ import annotations
 

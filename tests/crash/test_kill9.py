@@ -1,4 +1,4 @@
-"""``kill -9``, fifty times: what was acknowledged is there afterwards, in order, once; cursors are exact."""
+"""``kill -9``, fifty times: acknowledged messages exist afterwards, in order, once; cursors are exact."""
 
 from __future__ import annotations
 

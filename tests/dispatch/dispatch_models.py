@@ -1,4 +1,4 @@
-"""What the models of all subscription types share: names, sizes, and flat ranges made and taken apart."""
+"""Shared by the models of all subscription types: names, sizes, and conversions of flat ranges."""
 
 from __future__ import annotations
 

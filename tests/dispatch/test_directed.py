@@ -1,4 +1,4 @@
-"""Directed tests of machines: what a planted mistake showed that nothing else looked at."""
+"""Directed tests of machines, for mutants that no other test detected."""
 
 from __future__ import annotations
 

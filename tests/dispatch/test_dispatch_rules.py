@@ -1,4 +1,4 @@
-"""Rules of dispatch one by one, where the machines against their models do not look: bounds, counters, what is over."""
+"""Rules of dispatch one by one, which the model tests do not cover: bounds, counters, ended consumers."""
 
 from __future__ import annotations
 

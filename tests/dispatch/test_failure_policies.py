@@ -1,4 +1,4 @@
-"""Directed tests of what becomes of messages that fail, for the types that track ranges: one test for each rule."""
+"""Directed tests of failing messages, for the types that track ranges: one test for each rule."""
 
 from __future__ import annotations
 

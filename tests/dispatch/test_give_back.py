@@ -1,4 +1,4 @@
-"""What a stuck consumer gives back: it goes to others at once, in order, and has not failed."""
+"""Messages returned by a stuck consumer are delivered to others at once, in order, and have not failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key-shared subscriptions against the model: what is promised for each key, through everything that may happen."""
+"""Key-shared subscriptions against the model: the guarantees for each key under random events."""
 
 from __future__ import annotations
 

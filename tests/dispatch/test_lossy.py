@@ -1,4 +1,4 @@
-"""Topics that keep nothing: who gets a batch, what is dropped, and how a consumer hears of it."""
+"""Topics without durability: which consumer gets a batch, dropped messages, and notifications of consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers: whole batches in order from some offset on, and nothing else."""
+"""Readers: whole batches in order from a given offset on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hashing ring: how few keys move, and only to whom they may."""
+"""The hashing ring: few keys move when members change, and only to permitted ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of messages that fail, as applications and operators see it: pauses, poison, dead letters, leases."""
+"""Failing messages, as applications and operators see them: pauses, poison, dead letters, leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of the client in ``docs/examples`` print what their docstrings say."""
+"""The examples of the client in ``docs/examples`` print the output in their docstrings."""
 
 from __future__ import annotations
 

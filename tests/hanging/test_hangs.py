@@ -1,4 +1,4 @@
-"""A hang is a failure within seconds that says where, be it a task, a loop, a thread, a process or a teardown."""
+"""A hang fails within seconds and is located, be it a task, a loop, a thread, a process or a teardown."""
 
 from __future__ import annotations
 

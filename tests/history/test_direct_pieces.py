@@ -1,4 +1,4 @@
-"""Direct reading over pieces of any size, without a loop or a storage: what is cut, skipped, read again and refused."""
+"""Direct reading over pieces of any size, without a loop or a storage: cutting, skipping, rereading and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue: references are counted right, whatever fails on the way; a former owner changes nothing."""
+"""The catalogue: references are counted right despite failures; a former owner changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker dies at any step between journal, bucket and catalogue: nothing is lost, or comes twice, or stays behind."""
+"""A crash at any step between journal, bucket and catalogue: no message is lost or duplicated, no object is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure parts of history by themselves: the very numbers and bounds, where other tests look at whole lives."""
+"""Pure parts of history by themselves: exact numbers and bounds, which tests of whole lives do not check."""
 
 from __future__ import annotations
 

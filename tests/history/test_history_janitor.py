@@ -1,4 +1,4 @@
-"""The janitor finds what is missing, damaged or orphaned, and deletes nothing that anybody may want."""
+"""The janitor finds missing, damaged and orphaned objects, and deletes none that a reader may need."""
 
 from __future__ import annotations
 

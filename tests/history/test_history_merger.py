@@ -1,4 +1,4 @@
-"""Merging goes on beside what is damaged or missing, and so does everything that comes after it."""
+"""Merging continues beside damaged or missing objects, and so do later operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of the journal that are overtaken: what they read is sealed meanwhile, and its file recycled."""
+"""Readers of the journal that are overtaken: their messages are sealed in the meantime, and the file recycled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading sealed parts: exactly the batches that were sealed, whatever the edges, the faults and the company."""
+"""Reading sealed parts: exactly the sealed batches, for any bounds, faults and concurrent readers."""
 
 from __future__ import annotations
 

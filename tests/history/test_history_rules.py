@@ -1,4 +1,4 @@
-"""When history does what: sealers, keeper, janitor and catalogue by themselves, around topics that are only numbers."""
+"""When sealers, keeper, janitor and catalogue act, by themselves, with topics that are only numbers."""
 
 from __future__ import annotations
 

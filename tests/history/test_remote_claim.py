@@ -1,4 +1,4 @@
-"""Claiming a bucket that was put together by hand: what is read, fenced, deleted and remembered, commit by commit."""
+"""Claiming a bucket with prepared contents: which commits are read, fenced, deleted and remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The remote journal: one put while idle, order whatever lands first, fences, snapshots, stalls, no other source."""
+"""The remote journal: one put while idle, order independent of the order of arrival, fences, snapshots, stalls."""
 
 from __future__ import annotations
 

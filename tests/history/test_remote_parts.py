@@ -1,4 +1,4 @@
-"""The pure parts of durability ``remote``: the bytes of a commit, the order of commits, what may be deleted."""
+"""The pure parts of durability ``remote``: the bytes of a commit, the order of commits, and which may be deleted."""
 
 from __future__ import annotations
 

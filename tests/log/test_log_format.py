@@ -1,4 +1,4 @@
-"""The bytes of the journal: whatever happens to them, they are never misread."""
+"""The bytes of the journal: damage of any kind is detected."""
 
 from __future__ import annotations
 

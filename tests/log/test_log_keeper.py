@@ -1,4 +1,4 @@
-"""The keeper of the journal's files by itself: what it counts, when it tries again, what it says."""
+"""The keeper of the journal's files by itself: its counters, its retries, its log messages."""
 
 from __future__ import annotations
 

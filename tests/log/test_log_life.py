@@ -1,4 +1,4 @@
-"""What a journal says of itself: its identity, what it knows of the metadata, what it uses, and what is on the disk."""
+"""The journal's report of itself: its identity, the known metadata revision, its usage, and its files on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recovery makes of a few files, to the last number; and what it hands to topics and producers."""
+"""Recovery of a few files, to the last number, and its results for topics and producers."""
 
 from __future__ import annotations
 

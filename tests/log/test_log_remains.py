@@ -1,4 +1,4 @@
-"""What recovery makes of files, step by step: the scan of one, which of them count, what damaged bytes still tell."""
+"""Recovery of files step by step: the scan of one, the choice of valid ones, and facts read from damaged bytes."""
 
 from __future__ import annotations
 

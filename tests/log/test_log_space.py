@@ -1,4 +1,4 @@
-"""A journal whose space, or whose descriptors, are used up: it waits, says so, and goes on by itself when it can."""
+"""A journal without space or descriptors: it waits, logs this, and continues automatically."""
 
 from __future__ import annotations
 

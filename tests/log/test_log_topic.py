@@ -1,4 +1,4 @@
-"""The log of one topic by itself, over a journal that is only bytes: offsets, reads, and what is unsealed."""
+"""The log of one topic by itself, over a journal of plain bytes: offsets, reads, and unsealed messages."""
 
 from __future__ import annotations
 

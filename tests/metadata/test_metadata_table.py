@@ -1,4 +1,4 @@
-"""Tables agree with the store, and no change is made twice or lost, whatever becomes of requests and answers."""
+"""Tables agree with the store, and no change is applied twice or lost, whatever happens to requests and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch format: what goes in comes out, and no damage is ever misread."""
+"""The batch format: encoding and decoding are inverse, and damage is always detected."""
 
 from __future__ import annotations
 

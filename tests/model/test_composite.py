@@ -1,4 +1,4 @@
-"""Composite batches: each record says itself who has sent it, and who does not care need not know."""
+"""Composite batches: each record names its producer, and code that does not need it is not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structs of the wire: large ones are made with keywords, and that changes none of their bytes."""
+"""Structs of the wire: large ones are built with keywords, which does not change their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said at the end: a table by package, and each survivor as a diff."""
+"""The final report: a table by package, and each surviving mutant as a diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left alone, because no test should notice it or because it can never matter."""
+"""Code without mutants, because no test should detect them or because they can never matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a module, and how a piece of it is replaced."""
+"""The text of a module, and the replacement of a piece of it."""
 
 from __future__ import annotations
 

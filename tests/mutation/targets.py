@@ -1,4 +1,4 @@
-"""The packages whose rules are tested, and the tests that may notice."""
+"""The packages in which mutants are planted, and the tests that may detect them."""
 
 from __future__ import annotations
 

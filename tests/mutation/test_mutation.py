@@ -1,4 +1,4 @@
-"""The mutation tester: what it changes and leaves alone, how it draws, plants, tries and judges."""
+"""The mutation tester: its mutants and exceptions, sampling, planting, running and judging."""
 
 from __future__ import annotations
 

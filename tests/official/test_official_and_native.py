@@ -1,4 +1,4 @@
-"""Official and native clients share a topic: each sees of the other's messages what the other has sent."""
+"""Official and native clients share a topic: each receives the other's messages unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official client lives through what happens to brokers: kill -9, a drain, a topic that is unloaded."""
+"""The official client survives restarts of brokers: kill -9, a drain, a topic that is unloaded."""
 
 from __future__ import annotations
 

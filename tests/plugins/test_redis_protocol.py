@@ -1,4 +1,4 @@
-"""RESP as bytes: whatever way replies are cut into pieces, and what is no RESP at all."""
+"""RESP as bytes: replies cut into pieces in any way, and invalid bytes."""
 
 from __future__ import annotations
 

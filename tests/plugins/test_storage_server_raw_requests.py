@@ -1,4 +1,4 @@
-"""Odd messages to a storage server: success, or an error of the tree; no memory stays taken, and it goes on."""
+"""Odd messages to a storage server: success, or an error of the tree; memory is freed, and the server continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small group of Raft nodes for directed tests: what is lost, who is away and which disk is held, a test decides."""
+"""A small group of Raft nodes for directed tests, which decide about lost messages, absent nodes and delayed disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is declared compatible decodes: shown with fastavro, and compared with the rules of Apache's library."""
+"""Compatible schemas decode: checked with fastavro, and compared with the rules of Apache's library."""
 
 from __future__ import annotations
 

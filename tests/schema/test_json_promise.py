@@ -1,4 +1,4 @@
-"""What is declared compatible is valid: shown with values of the writer's schema and the validator of the reader's."""
+"""Compatible schemas validate: checked with values of the writer's schema and the validator of the reader's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON Schema's rules. Names of reasons are Confluent's; what is demanded follows from JSON Schema's specification."""
+"""JSON Schema's rules. Names of reasons are Confluent's; the requirements follow from JSON Schema's specification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is declared compatible decodes: shown with protobuf's own runtime, over random descriptors."""
+"""Compatible schemas decode: checked with protobuf's own runtime, over random descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package needs no library for schemas until such a schema comes, and says which one it lacks then."""
+"""The package needs no schema library until a schema of its kind is used, and then names the missing one."""
 
 from __future__ import annotations
 

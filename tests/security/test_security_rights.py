@@ -1,4 +1,4 @@
-"""Decisions: what grants give, and that nothing else gives anything."""
+"""Decisions: the effects of grants, and that nothing is permitted without one."""
 
 from __future__ import annotations
 

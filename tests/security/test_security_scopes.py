@@ -1,4 +1,4 @@
-"""Scopes and resources: what covers what."""
+"""Scopes and resources: which scope covers which resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history checker and what policies, seeks, owners and damage excuse: each rule can fail, and not too early."""
+"""The history checker and its exceptions for policies, seeks, owners and damage: each rule can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulation has found in the product, each as the smallest world that shows it."""
+"""Defects found by the simulation, each as the smallest world that shows it."""
 
 from __future__ import annotations
 

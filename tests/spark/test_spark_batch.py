@@ -1,4 +1,4 @@
-"""Batch queries against a broker: every message once, from wherever it is, and exactly what was asked for."""
+"""Batch queries against a broker: every requested message once, from journal and history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong says so: which thing, why, and what to do; and never what a secret is."""
+"""Errors name the object, the cause and the remedy, and never a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: what they are read as, what is refused and with which advice, and that no secret is shown."""
+"""Options: their parsing, refusals and advice, and hiding of secrets."""
 
 from __future__ import annotations
 

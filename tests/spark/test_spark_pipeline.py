@@ -1,4 +1,4 @@
-"""The pipeline jobs: what is in the source is in the target, once, with its keys."""
+"""The pipeline jobs: all messages of the source are in the target, once, with their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams into Delta and Iceberg tables: every row once, whatever is repeated, and no file that is half there."""
+"""Streams into Delta and Iceberg tables: every row once despite repetitions, and no partial file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning: every message in exactly one task, tasks of one size, offsets that mean what they say. No Spark runs."""
+"""Planning: every message in exactly one task, tasks of one size, and the meaning of offsets. No Spark runs."""
 
 from __future__ import annotations
 

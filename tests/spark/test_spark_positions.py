@@ -1,4 +1,4 @@
-"""Positions of streaming queries: what a checkpoint holds, and how far the next batch goes."""
+"""Positions of streaming queries: the contents of a checkpoint, and the end of the next batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink: all rows of a batch or none, once, where their keys belong."""
+"""The sink: all rows of a batch or none, once, in the partitions of their keys."""
 
 from __future__ import annotations
 

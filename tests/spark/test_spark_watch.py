@@ -1,4 +1,4 @@
-"""What a streaming query knows of its topics: from a real broker, without Spark."""
+"""A streaming query's knowledge of its topics: from a real broker, without Spark."""
 
 from __future__ import annotations
 

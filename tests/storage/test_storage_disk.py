@@ -1,4 +1,4 @@
-"""What the directory of a disk backend looks like, before, while and after; and in which order it is synced."""
+"""The directory of a disk backend before, during and after each operation, and the order of its syncs."""
 
 from __future__ import annotations
 

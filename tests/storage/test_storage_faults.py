@@ -1,4 +1,4 @@
-"""The faulty backend: each fault strikes as told, a seed repeats a run, and ``Storage`` gets through all of it."""
+"""The faulty backend: each fault occurs as configured, a seed repeats a run, and ``Storage`` survives all of them."""
 
 from __future__ import annotations
 

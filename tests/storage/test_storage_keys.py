@@ -1,4 +1,4 @@
-"""Which text is a key, and what of a URL may be shown."""
+"""Valid and invalid keys, and the parts of a URL that may be shown."""
 
 from __future__ import annotations
 

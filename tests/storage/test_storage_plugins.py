@@ -1,4 +1,4 @@
-"""Choosing a backend by URL, its options, and what is said when something is wrong."""
+"""Choosing a backend by URL, its options, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``Storage`` adds to a backend: deadlines, retries, lost answers, concurrency, figures. Time is virtual."""
+"""Additions of ``Storage`` to a backend: deadlines, retries, lost answers, concurrency, figures. Time is virtual."""
 
 from __future__ import annotations
 

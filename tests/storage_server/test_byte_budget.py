@@ -1,4 +1,4 @@
-"""The budget of bytes: never overdrawn, in line, and whole again whatever was cancelled."""
+"""The budget of bytes: never overdrawn, first come first served, and complete again after cancellations."""
 
 from __future__ import annotations
 

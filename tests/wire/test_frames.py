@@ -1,4 +1,4 @@
-"""Frames at the edge of what they may be: as short as allowed, one byte shorter, empty, out of place."""
+"""Frames of extreme sizes: as short as allowed, one byte shorter, empty, or in the wrong place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of a connection one by one: exact bounds, exact books, and what is left when something is over."""
+"""Rules of a connection one by one: exact bounds, exact accounts, and clean-up."""
 
 from __future__ import annotations
 
