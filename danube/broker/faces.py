@@ -500,7 +500,7 @@ class ServedSubscription(Protocol):
         ...
 
     def ack_for(self, waiter: AckWaiter, offset: int, consumer: Receiver | None, generation: int) -> None:
-        """Acknowledge a message on behalf of a caller, who is told when that is durable."""
+        """Acknowledge a message on behalf of a caller, which is notified when that is durable."""
         ...
 
     def nack_for(self, offset: int, least_delay_s: float | None, reason: str, generation: int) -> None:

@@ -60,7 +60,7 @@ class Candidate:
         self.subscriptions = subscriptions
         self.clamped = clamped
         self.state = "restored"
-        """What becomes of it, for the report: restored, present, or given-up."""
+        """Outcome for the report: restored, present, or given-up."""
 
     def row(self) -> history_api.RestoredTopic:
         """Return the row of the report for this topic."""

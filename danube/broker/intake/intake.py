@@ -189,7 +189,7 @@ class Intake:
             FailedPreconditionError: the topic has an exclusive producer.
             LimitExceededError: too many producers.
             DataLossError: names of producers are lost, and this one is not known; or journal and history are damaged.
-            StorageUnavailableError: the journal was damaged, and the history, which tells what was stored, is away.
+            StorageUnavailableError: the journal was damaged, and the history with the stored sequences is unavailable.
         """
         topic = self._topic
         if request.durability is not None and request.durability is not topic.durability:

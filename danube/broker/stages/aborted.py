@@ -7,7 +7,7 @@ after the abort, and that stage would never be named again. So an abort names th
 
 The records are bounded in time and number (``aborted_write_expiry_s``, ``max_aborted_writes``); a stage that is created
 after that expires like any other. They are in the metadata store, to survive a restart: a task that waits for the
-broker to come back stages as soon as it is there.
+broker stages as soon as the broker is available.
 """
 
 from __future__ import annotations
