@@ -11,7 +11,7 @@ __all__ = ["MemoryTable"]
 
 
 class MemoryTable:
-    """The table of a :class:`~danube.metadata._machine.Machine` in Python objects."""
+    """The table of a :class:`~danube.metadata._machine.StoreMachine` in Python objects."""
 
     def __init__(self) -> None:
         self.revision = 0

@@ -15,7 +15,7 @@ import trio
 
 from danube.metadata._contract import Capabilities, LeaseId, MetadataStore
 from danube.metadata._local import Clock, LocalStore
-from danube.metadata._machine import Machine
+from danube.metadata._machine import StoreMachine
 from danube.metadata._memory_table import MemoryTable
 from danube.metadata._plugins import MetadataPlugin, Surroundings
 from danube.model.limits import Limits
@@ -34,7 +34,7 @@ class MemoryStore(LocalStore):
 
     def __init__(self, *, limits: Limits | None = None, clock: Clock = trio.current_time) -> None:
         super().__init__(limits=limits, clock=clock)
-        self._state = Machine(MemoryTable(), self._limits)
+        self._state = StoreMachine(MemoryTable(), self._limits)
 
     @property
     def capabilities(self) -> Capabilities:

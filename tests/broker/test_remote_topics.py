@@ -417,7 +417,7 @@ async def test_metadata_that_is_away_at_the_start(
             running.topic(TOPIC)
         assert caught.value.retryable
         monkeypatch.setattr(HistoryCatalogue, "raise_epoch", raise_epoch)
-        # Whoever creates or publishes opens the journal, too; this must not need anybody.
+        # Creating a topic and publishing open the journal, too; it must open without them.
         await wait_until(lambda: "default" in running.broker.directory.levels.bucket.claims.journals)
         assert await read_all(client, TOPIC) == [b"1"]
 
@@ -439,7 +439,7 @@ async def test_a_new_machine_creates_nothing_before_it_has_read_the_bucket(
         for name in (TOPIC, "/default/other"):
             with pytest.raises(StorageUnavailableError, match=f"whether topic '{name}' exists is not known.*expired"):
                 await running.broker.directory.for_producer(api.PublishOpen(name, "p"))
-        await client.admin.create_topic("/default/mine", durability="disk")  # whoever says so knows
+        await client.admin.create_topic("/default/mine", durability="disk")  # an explicit durability is accepted
         patch_remote(monkeypatch, "highest_epoch", highest_epoch)
         assert await read_all(client, TOPIC) == [b"1"]
         await publish(client, "/default/other", [b"2"])

@@ -189,7 +189,7 @@ async def test_confirmations_are_requested_for_waiting_callers_or_many_acknowled
     wakes, confirmations = world.wakes, world.confirmations
     world.feed.take(api.AcksFlushed(2))
     assert world.confirmations == confirmations + 1
-    assert world.wakes > wakes, "whoever waits may need another one"
+    assert world.wakes > wakes, "a waiting caller may need another one"
     world.feed.flush_waiters = 0
     for number in range(999):
         world.feed.ack(2 * number, 2 * number + 1, 0)

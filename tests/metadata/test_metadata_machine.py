@@ -22,7 +22,7 @@ from danube.metadata import (
     PutEvent,
     covers,
 )
-from danube.metadata._machine import Machine
+from danube.metadata._machine import StoreMachine
 from danube.metadata._memory_table import MemoryTable
 from danube.metadata._sqlite import SqliteTable
 from danube.model.errors import MetadataConflictError, NotFoundError, WatchCompactedError
@@ -48,7 +48,7 @@ class MachineModel(RuleBasedStateMachine):
         self.open()
 
     def open(self):
-        self.machine = Machine(MemoryTable(), LIMITS)
+        self.machine = StoreMachine(MemoryTable(), LIMITS)
 
     def transaction(self):
         return nullcontext()

@@ -22,7 +22,7 @@ from danube.broker import Broker, BrokerConfig, Seams
 from danube.broker.runtime.config import StorageConfig
 from danube.log._files import journal_name
 from danube.metadata import Capabilities, LeaseId, MemoryStore, MetadataStore
-from danube.metadata._machine import Machine
+from danube.metadata._machine import StoreMachine
 from danube.metadata._memory_table import MemoryTable
 from danube.model.errors import DanubeError, StorageUnavailableError, UnavailableError
 from danube.model.limits import Limits
