@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import running_broker
+from broker.broker_harness import running_broker
 
 from danube.model.batch import Record
 from danube.model.errors import InvalidArgumentError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from broker_harness import (
+from broker.broker_harness import (
     RawConsumer,
     RawProducer,
     RunningBroker,

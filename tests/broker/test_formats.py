@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from broker_harness import raw_producer, running_broker
+from broker.broker_harness import raw_producer, running_broker
 
 from danube.log.format import FILE_HEADER_SIZE
 from danube.model.batch import PART_HEADER_SIZE, check_part, crc32c, seal_part

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from broker_harness import RunningBroker, raw_consumer, raw_producer, running_broker, take, wait_until
-from sealed_topics import bucket, publish
+from broker.broker_harness import RunningBroker, raw_consumer, raw_producer, running_broker, take, wait_until
+from broker.sealed_topics import bucket, publish
 
 import danube
 from danube.broker.delivery.expiry import MessageExpiry, round_s

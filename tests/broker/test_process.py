@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from broker_harness import RawConsumer, raw_consumer, read_all, wait_until
+from broker.broker_harness import RawConsumer, raw_consumer, read_all, wait_until
 from brokers import BrokerProcess
 
 import danube

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from broker_harness import raw_consumer, raw_producer, running_broker, wait_until
+from broker.broker_harness import raw_consumer, raw_producer, running_broker, wait_until
 
 from danube.dispatch import Cursor, encode_entry
 from danube.model import Durability, api

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from broker_harness import RunningBroker, read_all, running_broker, take, wait_until
+from broker.broker_harness import RunningBroker, read_all, running_broker, take, wait_until
 
 import danube
 from danube.broker.intake.effective_policies import stack

@@ -53,7 +53,7 @@ TESTS = (
 
 ELSEWHERE = {
     "tests/broker/test_broker_memory.py",
-    "tests/broker/test_memory.py",
+    "tests/broker/runtime/test_memory.py",
     "tests/broker/test_process.py",
     "tests/client/test_client_at_exit.py",
 }

@@ -17,7 +17,8 @@ import pytest
 from danube.broker.topic.topic import Topic
 from danube.dispatch.cursor import Cursor
 from danube.history import history
-from danube.history.sealer import Sealer, _Packer
+from danube.history.packing import Packer
+from danube.history.sealer import Sealer
 from danube.log import _scan
 from danube.log.format import BLOCK_HEADER_SIZE, Block, Fault, read_block_header
 from danube.log.journal import Journal
@@ -123,13 +124,13 @@ def store_a_retry_again(patch: pytest.MonkeyPatch) -> None:
 
 def seal_without_a_batch(patch: pytest.MonkeyPatch) -> None:
     """Leaves a batch out of a segment, and does not notice the hole."""
-    add, calls = _Packer.add, count(1)
+    add, calls = Packer.add, count(1)
 
-    def careless(self: _Packer, topic: Any, batch: Any) -> None:
+    def careless(self: Packer, topic: Any, batch: Any) -> None:
         if next(calls) % 7:
             add(self, topic, batch)
 
-    patch.setattr(_Packer, "add", careless)
+    patch.setattr(Packer, "add", careless)
     patch.setattr(Sealer, "_fits", lambda self, part: part.topic_id in self._topics)
 
 

@@ -1,0 +1,267 @@
+"""Journal and metadata record each other's state: if one of them lost data, the broker does not start."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+from broker.broker_harness import RunningBroker, read_all, small_config, wait_until
+
+from danube.broker import Broker, Seams, run_broker
+from danube.broker.directory.bond import ACCEPT_NAME
+from danube.broker.directory.losses import JournalRecord, find_losses
+from danube.broker.doctor import _data
+from danube.log import Standing
+from danube.model import Limits
+from danube.model.errors import ConfigurationError, DanubeError, DataDirectoryError, DataLossError
+
+TOPICS = ["/default/one", "/default/two"]
+PAYLOAD = bytes(100_000)
+
+
+async def start(directory: Path, nursery: trio.Nursery) -> RunningBroker:
+    return await RunningBroker(small_config(directory), nursery).start()
+
+
+def settled(running: RunningBroker) -> bool:
+    """Whether each side has been told of the other's last step."""
+    journal = running.broker.runtime.journal
+    return journal.told_revision >= journal.noted_revision and running.broker._bond.told_file == journal.proven()[0]
+
+
+async def write(directory: Path, *, crash: bool, rolls: bool = False) -> None:
+    """Let a broker acknowledge messages of two topics; copy its directory as ``kill -9`` or a clean end leave it."""
+    running_in = directory.with_name("running")
+    async with trio.open_nursery() as nursery:
+        running = await start(running_in, nursery)
+        async with running.client() as client:
+            for topic in TOPICS:
+                await client.admin.create_topic(topic)
+                async with client.producer(topic) as producer:
+                    await producer.send_many([b"%d" % number for number in range(10)])
+                    for _ in range(25 if rolls else 0):
+                        await producer.send(PAYLOAD)
+            async with client.consumer(TOPICS[0], subscription="s", start="earliest") as consumer:
+                await (await consumer.receive_batch()).ack()
+        await wait_until(lambda: settled(running))
+        if crash:
+            shutil.copytree(running_in, directory)
+        await running.drain()
+    if not crash:
+        shutil.copytree(running_in, directory)
+    shutil.rmtree(running_in)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return all files; those that a look may leave, and that hold nothing, are left out."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+        and path.name not in ("lock", "metadata.db-shm")
+        and (path.name, path.stat().st_size) != ("metadata.db-wal", 0)
+    }
+
+
+async def outcome(directory: Path) -> str:
+    """Start a broker on a directory that was tampered with, and return what it says; empty if nothing is missing."""
+    before = contents(directory)
+    async with trio.open_nursery() as nursery:
+        try:
+            running = await start(directory, nursery)
+        except (DanubeError, ExceptionGroup) as error:
+            refused: BaseException = error
+        else:
+            refused = Exception()
+        if refused.args:
+            while isinstance(refused, ExceptionGroup):
+                refused = refused.exceptions[0]
+            assert isinstance(refused, DataLossError | DataDirectoryError), repr(refused)
+            assert contents(directory) == before, "something was changed"
+            return str(refused)
+        async with running.client() as client:
+            try:
+                for topic in TOPICS:
+                    assert (await read_all(client, topic))[:10] == [b"%d" % number for number in range(10)]
+                (info,) = await client.admin.describe_subscription(TOPICS[0], "s")
+                assert info.floor >= 10
+            except DataLossError as error:
+                return str(error)
+            finally:
+                await running.drain()
+    return ""
+
+
+def active(directory: Path) -> str:
+    """Return the name of the journal file that was written last."""
+    return max(path.name for path in directory.glob("journal-*") if path.read_bytes()[:4] == b"DNJF")
+
+
+def damage(path: Path, how: str) -> None:
+    """Remove a file, or cut it to a share of its size."""
+    if how == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * float(how))])
+
+
+HARMLESS = ("spare-", "lock")
+"""Files that hold nothing."""
+
+
+@pytest.mark.parametrize("crash", [True, False], ids=["killed", "ended"])
+@pytest.mark.parametrize(
+    "how", ["remove", "0", "0.5", *(pytest.param(each, marks=pytest.mark.extended) for each in ("0.01", "0.99"))]
+)
+async def test_no_file_of_the_data_directory_is_missed_in_silence(tmp_path: Path, how: str, crash: bool) -> None:
+    original = tmp_path / "original"
+    await write(original, crash=crash)
+    names = sorted(name for name in contents(original) if not name.startswith(HARMLESS))
+    said: dict[str, str] = {}
+    for name in names:
+        shutil.copytree(original, tmp_path / "tampered")
+        damage(tmp_path / "tampered" / name, how)
+        said[name] = await outcome(tmp_path / "tampered")
+        shutil.rmtree(tmp_path / "tampered")
+    assert "journal" in said[active(original)]
+    assert how not in ("remove", "0") or "metadata" in said["metadata.db"]
+    assert not crash or "metadata" in said["metadata.db-wal"]
+    # What is left out here holds nothing: "outcome" has found everything in its place.
+    unused = {path.name for path in original.glob("journal-*") if path.read_bytes()[:4] != b"DNJF"}
+    in_its_log = {"metadata.db"} if crash and how not in ("remove", "0") else set()
+    assert {name for name, text in said.items() if not text} <= unused | in_its_log
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(150, marks=pytest.mark.extended)])
+async def test_a_flipped_byte_of_the_metadata_log_is_not_missed_in_silence(tmp_path: Path, count: int) -> None:
+    original = tmp_path / "original"
+    await write(original, crash=True)
+    content = (original / "metadata.db-wal").read_bytes()
+    chance = random.Random(count)
+    for number in range(count):
+        shutil.copytree(original, tmp_path / "tampered")
+        flipped = bytearray(content)
+        place = min(number * len(content) // count + chance.randrange(40), len(content) - 1)
+        flipped[place] ^= 1 << chance.randrange(8)
+        (tmp_path / "tampered" / "metadata.db-wal").write_bytes(flipped)
+        assert "recorded" in await outcome(tmp_path / "tampered")
+        shutil.rmtree(tmp_path / "tampered")
+
+
+async def test_metadata_put_back_from_an_old_copy_are_refused(tmp_path: Path) -> None:
+    await write(tmp_path / "data", crash=False)
+    old = (tmp_path / "data" / "metadata.db").read_bytes()
+    async with trio.open_nursery() as nursery:
+        running = await start(tmp_path / "data", nursery)
+        async with running.client() as client:
+            await client.admin.create_topic("/default/three")
+        await running.drain()
+    (tmp_path / "data" / "metadata.db").write_bytes(old)
+    assert "old copy" in await outcome(tmp_path / "data")
+
+
+async def test_the_journal_of_another_broker_is_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        await write(tmp_path / name, crash=False)
+    shutil.copy(tmp_path / "two" / "metadata.db", tmp_path / "one" / "metadata.db")
+    assert "belongs to another broker" in await outcome(tmp_path / "one")
+
+
+def test_the_process_ends_with_code_74_and_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trio.run(lambda: write(tmp_path / "data", crash=True))
+    (tmp_path / "data" / "metadata.db").unlink()
+    (tmp_path / "data" / "metadata.db-wal").unlink()
+    assert run_broker(small_config(tmp_path / "data")) == 74
+    said = capsys.readouterr().err
+    assert "record no journal" in said
+    assert "Nothing was changed" in said
+    assert ACCEPT_NAME in said
+
+
+def test_the_doctor_compares_without_a_start(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    assert _data(str(directory), Limits()) == []
+    trio.run(lambda: write(directory, crash=True))
+    (check,) = _data(str(directory), Limits())
+    assert check.ok, check
+    (directory / active(directory)).unlink()
+    (check,) = _data(str(directory), Limits())
+    assert not check.ok
+    assert "is missing" in check.detail
+    (directory / "metadata.db-wal").unlink()
+    (directory / "metadata.db").write_bytes(b"scribble" * 1000)
+    (check,) = _data(str(directory), Limits())
+    assert "damaged" in check.detail
+
+
+@pytest.mark.parametrize("lost", ["metadata", "journal"])
+async def test_a_loss_that_is_accepted_is_accepted_once(tmp_path: Path, lost: str) -> None:
+    directory = tmp_path / "data"
+    await write(directory, crash=True)
+    for path in directory.glob("metadata.db*" if lost == "metadata" else active(directory)):
+        path.unlink()
+    assert await outcome(directory)
+    (directory / ACCEPT_NAME).touch()
+    async with trio.open_nursery() as nursery:
+        running = await start(directory, nursery)
+        assert not (directory / ACCEPT_NAME).exists()
+        async with running.client() as client:
+            topics = [info.topic for info in await client.admin.list_topics()]
+            assert topics == ([] if lost == "metadata" else TOPICS)
+            await client.admin.create_topic("/default/new")
+            async with client.producer("/default/new") as producer:
+                await producer.send(b"after")
+            await wait_until(lambda: settled(running))
+            await running.restart(crash=True)
+            assert await read_all(client, "/default/new") == [b"after"]
+        await running.drain()
+    (directory / "metadata.db").unlink()
+    assert "record no journal" in await outcome(directory)
+
+
+async def test_a_directory_where_the_journal_alone_is_new_or_the_metadata_forget(tmp_path: Path) -> None:
+    """Metadata that forget leave a journal that belongs to none; a journal of others is not given up for them."""
+    config = small_config(tmp_path / "data", metadata="memory")
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            running = await RunningBroker(config, nursery).start()
+            async with running.client() as client:
+                assert await client.admin.list_topics() == []
+                await client.admin.create_topic(TOPICS[0])
+            await running.drain()
+        running = await start(tmp_path / "data", nursery)
+        await running.drain()
+        with pytest.raises(ConfigurationError, match="loses its data"):
+            await Broker(config, Seams(lambda: 0, random.Random())).run()
+
+
+WHOLE = Standing(True, 7, 50, 3, 1000, (), {}, frozenset())
+KNOWN = JournalRecord(7, 3, 1000)
+
+
+@pytest.mark.parametrize(
+    ("standing", "record", "revision", "said"),
+    [
+        (WHOLE, KNOWN, 50, ""),
+        (WHOLE, KNOWN, 60, ""),
+        (WHOLE, JournalRecord(7), 50, ""),
+        (Standing(False, 0, 0, 0, 0, (), {}, frozenset()), None, 0, ""),
+        (Standing(False, 0, 0, 0, 0, (), {}, frozenset()), JournalRecord(7), 5, ""),
+        (Standing(False, 0, 0, 0, 0, (), {}, frozenset()), KNOWN, 50, "the journal is missing"),
+        (WHOLE, None, 0, "record no journal"),
+        (WHOLE, KNOWN, 49, "the journal has recorded revision 50"),
+        (WHOLE, JournalRecord(8, 3, 1000), 50, "belongs to another broker"),
+        (WHOLE, JournalRecord(7, 4, 1000), 50, "journal-0000000000000004.log is missing or empty"),
+        (WHOLE, JournalRecord(7, 3, 1001), 50, "sequence 1001 was synced"),
+        (WHOLE._replace(missing_files=(2,)), KNOWN, 50, "journal-0000000000000002.log is missing"),
+        (WHOLE._replace(cut_files={"f": 5}), KNOWN, 50, "f has been cut to 5 bytes"),
+        (WHOLE._replace(cut_files={"f": 5}), JournalRecord(7, 3, 1000, ("f",)), 50, ""),
+    ],
+)
+def test_what_is_compared(standing: Standing, record: JournalRecord | None, revision: int, said: str) -> None:
+    losses = find_losses(standing, record, revision)
+    assert len(losses) == bool(said)
+    assert said in "".join(losses)
