@@ -46,7 +46,7 @@ async def test_a_remote_topic_that_is_deleted_before_it_is_there_never_comes(tmp
         async with running_broker(tmp_path, storage=url) as running:
             broker = running.broker
             await broker.directory.create("/default/first", Durability.REMOTE, 0)  # its journal is open
-            journal = broker.directory.levels.bucket._journals["default"]
+            journal = broker.directory.levels.bucket.claims.journals["default"]
             held, put = trio.Event(), journal._storage._backend.put
 
             async def slow(*arguments: object, **options: object) -> None:

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from fake_broker import FakeBroker, memory_client
 
-from danube.client import Batch, Reader, _inflow
+from danube.client import Batch, Reader, _consume_stream
 from danube.model import api
 from danube.model.batch import check_part, encode_part
 from danube.model.errors import (
@@ -200,7 +200,7 @@ async def test_seeking_when_the_broker_has_just_answered_a_reconnect(
     broker: FakeBroker, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(broker, *[10] * 5)
-    receive_reply, armed = _inflow.receive_reply, False
+    receive_reply, armed = _consume_stream.receive_reply, False
 
     async def received(*args: Any) -> Any:
         nonlocal armed
@@ -211,7 +211,7 @@ async def test_seeking_when_the_broker_has_just_answered_a_reconnect(
             reader._feeds[0].seek(32, 0)  # what seek() does before it waits
         return reply
 
-    monkeypatch.setattr(_inflow, "receive_reply", received)
+    monkeypatch.setattr(_consume_stream, "receive_reply", received)
     async with memory_client(broker) as client, client.reader(TOPIC, start="earliest") as reader:
         assert await offsets(reader, 15) == list(range(15))
         armed = True

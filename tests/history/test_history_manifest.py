@@ -155,7 +155,7 @@ def newer(manifest: Manifest) -> bytes:
 
 
 def test_pieces_are_not_in_pieces_again() -> None:
-    with pytest.raises(DataLossError, match="x: the manifest is in pieces of which one is another such object"):
+    with pytest.raises(DataLossError, match="x: one of the manifest's pieces is an index of pieces itself"):
         decode_manifest(encode_pieces(2), "x")
 
 
