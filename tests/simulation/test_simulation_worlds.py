@@ -39,7 +39,7 @@ HABITS = {
 """What applications do now and then, as the trace says it."""
 
 FRESH_MINUTES = 3.0
-"""Real ones, of both cores, with the long tests; ``tox -e long`` takes an hour of its own besides."""
+"""Real ones, of both cores; ``tox -e long`` runs an hour of them."""
 
 
 def test_worlds() -> None:
@@ -55,7 +55,7 @@ def test_worlds() -> None:
     assert set(summary.events) >= HABITS, "something was never done"
 
 
-@pytest.mark.long  # and extended, once 5,000 of them in a row show no violation
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_worlds_that_were_never_run_before() -> None:
     """A seed that fails here belongs into a test that stays."""
