@@ -79,7 +79,7 @@ def record(tests: Sequence[str], cache: Path, jobs: int) -> CoverageMap:
 def _files(path: Path) -> list[Path]:
     if path.suffix == ".py":
         return [path]
-    return [file for file in sorted(path.glob("test_*.py")) if str(file.relative_to(ROOT)) not in ELSEWHERE]
+    return [file for file in sorted(path.rglob("test_*.py")) if str(file.relative_to(ROOT)) not in ELSEWHERE]
 
 
 def _surroundings() -> list[Path]:
