@@ -25,6 +25,7 @@ __all__ = [
     "NO_PRODUCER",
     "NO_PRODUCER_EPOCH",
     "NO_TOPIC",
+    "BrokerId",
     "Offset",
     "OwnerEpoch",
     "ProducerEpoch",
@@ -69,6 +70,13 @@ are refused, or ignored by readers. Below 2**64 in all formats.
 """
 NO_OWNER_EPOCH: Final = OwnerEpoch(0)
 """No owner: of topics that store nothing, and of buckets without manifests or commits."""
+
+BrokerId = NewType("BrokerId", int)
+"""Identifies a broker of a cluster: 1, 2, ... in the order in which they became members.
+
+The metadata count it, and none is used twice. It belongs to the identity in the data directory, so a machine whose disk
+was replaced becomes another broker. Written as ``b1`` in keys, commands and messages. Below 10**9.
+"""
 
 if TYPE_CHECKING:
 

@@ -1,0 +1,15 @@
+"""The rules of a cluster: who the members are, which broker owns a topic, and what the coordinator does.
+
+Pure: everything here decides on values that are passed in. The shells that read the metadata, keep sessions alive and
+carry out actions are in :mod:`danube.broker`.
+
+=====================  ================================================================================
+``peer_list``          ``--peers``: which addresses are listed, and which of them is this broker
+``forming``            the first start: wait, form the cluster with all listed brokers, or join it
+``records``            the records of the cluster in the metadata, and their keys
+``session``            whether the session of this broker is certain to be alive
+``ownership``          the owner of a topic: this broker, another one, or one that is away
+``placement``          which broker gets a new topic, or one whose owner has died
+``coordinator``        what has to be done, given everything that the metadata say
+=====================  ================================================================================
+"""

@@ -1,0 +1,180 @@
+"""Records of the cluster in the metadata. Each is a msgpack array; new fields are added at the end and have a default.
+
+Keys::
+
+    /cluster                     ClusterRecord
+    /brokers/{broker}            BrokerRecord, until the broker is forgotten
+    /sessions/{broker}           SessionRecord, attached to the lease of the session: it vanishes with it
+    /coordinator                 CoordinatorRecord, attached to the session of the coordinator
+    /assignments/{topic id}      Assignment: the owner of a topic, or of one partition
+    /creating/{namespace}/{topic}  CreatingRecord, while a topic with many partitions is created
+
+Broker names are ``b1``, ``b2`` and so on (:func:`broker_name`); topic ids have 16 hexadecimal digits.
+
+A session's key is never rewritten: its revision identifies the session, and changes by its broker are conditional on
+it. An assignment's revision is the condition of every other change of the topic.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+from danube.model.errors import InvalidArgumentError
+from danube.model.ids import BrokerId, OwnerEpoch, TopicId
+
+__all__ = [
+    "ASSIGNMENTS",
+    "BROKERS",
+    "CLUSTER_KEY",
+    "COORDINATOR_KEY",
+    "CREATING",
+    "SESSIONS",
+    "Assignment",
+    "BrokerRecord",
+    "BrokerState",
+    "ClusterRecord",
+    "CoordinatorRecord",
+    "CreatingRecord",
+    "Reason",
+    "SessionRecord",
+    "broker_name",
+    "parse_broker",
+    "parse_topic_id",
+    "topic_key",
+]
+
+CLUSTER_KEY: Final = "/cluster"
+COORDINATOR_KEY: Final = "/coordinator"
+BROKERS: Final = "/brokers/"
+SESSIONS: Final = "/sessions/"
+ASSIGNMENTS: Final = "/assignments/"
+CREATING: Final = "/creating"
+
+
+class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What all members have in common. Written when the cluster is formed."""
+
+    name: str
+    """Chosen by the operator (``--cluster``); links between brokers of different names are refused."""
+    incarnation: int
+    """64 bits that identify this cluster among all of the same name; changed by a restore and by a recovery."""
+    feature_level: int
+    """The formats and messages that members may use: the level of the oldest one, until an operator raises it."""
+    epoch_base: int = 0
+    """Added to every topic's epoch. A restored backup raises it, so that no epoch is used twice."""
+    next_broker: int = 1
+    """The number of the next broker that joins."""
+
+
+class BrokerState(enum.StrEnum):
+    """What the cluster may expect of a broker. Whether it is running is a matter of its session."""
+
+    ACTIVE = "active"
+    """Gets topics."""
+    DRAINING = "draining"
+    """Keeps its topics until they have been moved, and gets no new ones."""
+    GONE = "gone"
+    """Will not return. Only an operator can say that (``danube cluster forget``)."""
+
+
+class BrokerRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A broker, from the moment it joins until it is forgotten."""
+
+    identity: str
+    """Random, stored in the data directory: a machine with a new disk is another broker."""
+    state: BrokerState = BrokerState.ACTIVE
+    rack: str = ""
+    """Brokers with the same rack fail together. Empty: unknown."""
+    storages: tuple[str, ...] = ()
+    """Names of its storages; a storage that is not shared has the form ``{storage}@{broker}``."""
+    life: int = 0
+    """Number of its starts. A data directory with a lower one is a copy, or was set back."""
+
+
+class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A running broker."""
+
+    address: str
+    """``host:port`` at which clients and other brokers reach it."""
+    admin_address: str = ""
+    """Empty: it has no admin port."""
+    version: str = ""
+    feature_level: int = 0
+    life: int = 0
+    """The start to which the session belongs; see :class:`BrokerRecord`."""
+
+
+class CoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """The broker that coordinates. All its changes are conditional on the revision of this record."""
+
+    broker: BrokerId
+    term: int
+    """Number of coordinators so far, this one included."""
+
+
+class Reason(enum.StrEnum):
+    """Why a topic has its owner."""
+
+    CREATED = "created"
+    FAILOVER = "failover"
+    """The former owner died, and nothing that was promised depends on its disk."""
+    FOUND = "found"
+    """The broker had the topic before it became a member of the cluster."""
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The owner of a topic or partition. There is one for each of 100,000 topics in each broker: keep it small."""
+
+    owner: BrokerId
+    epoch: OwnerEpoch
+    """Higher by 1 with each change of the owner. Stamps and names of segments contain it."""
+    reason: Reason = Reason.CREATED
+
+
+class CreatingRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A topic whose assignments are being written, in several transactions; its record follows in the last one.
+
+    Each of these transactions is conditional on the revision of this key, so once the key is deleted none of them can
+    be applied any more.
+    """
+
+    creator: BrokerId
+    session: int
+    """Revision of the creator's session: if it has ended, nothing more will come."""
+    topic_ids: tuple[TopicId, ...]
+
+
+def broker_name(broker: BrokerId) -> str:
+    """Return the name of a broker in keys, commands and messages: ``b1``."""
+    return f"b{broker}"
+
+
+def parse_broker(name: str) -> BrokerId:
+    """Return the broker with a name.
+
+    Raises:
+        InvalidArgumentError: this is not the name of a broker.
+    """
+    digits = name[1:]
+    if name[:1] != "b" or not (digits.isascii() and digits.isdecimal()) or digits.startswith("0") or len(digits) > 9:
+        raise InvalidArgumentError(f"{name!r} is not the name of a broker, such as b1")
+    return BrokerId(int(digits))
+
+
+def topic_key(topic_id: TopicId) -> str:
+    """Return the name of a topic's row below :data:`ASSIGNMENTS`."""
+    return f"{topic_id:016x}"
+
+
+def parse_topic_id(name: str) -> TopicId:
+    """Return the topic of a row below :data:`ASSIGNMENTS`.
+
+    Raises:
+        InvalidArgumentError: this is not the name of such a row.
+    """
+    if len(name) != 16 or not set(name) <= set("0123456789abcdef"):
+        raise InvalidArgumentError(f"{name!r} is not a topic id of 16 hexadecimal digits")
+    return TopicId(int(name, 16))

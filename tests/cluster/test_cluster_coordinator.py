@@ -1,0 +1,273 @@
+"""The coordinator: each rule directed, and a cluster that converges whatever was missed, refused or repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from danube.cluster.coordinator import (
+    GARBAGE_AGE_S,
+    AssignedTopic,
+    AssignTopic,
+    DeleteAssignment,
+    DeleteObject,
+    Garbage,
+    GiveUpCreation,
+    Picture,
+    PicturedTopic,
+    decide,
+    waiting,
+)
+from danube.cluster.placement import Candidate
+from danube.cluster.records import Assignment, BrokerState, CreatingRecord, Reason
+from danube.model import Durability
+from danube.model.ids import BrokerId, OwnerEpoch, TopicId
+
+B1, B2, B3 = BrokerId(1), BrokerId(2), BrokerId(3)
+T1, T2 = TopicId(1), TopicId(2)
+DURABLE = (Durability.OS, Durability.DISK, Durability.REMOTE)
+
+
+def topic(durability: Durability = Durability.NONE) -> PicturedTopic:
+    return PicturedTopic("/default/t", durability, 40)
+
+
+def assigned(owner: BrokerId, epoch: int = 1, revision: int = 50) -> AssignedTopic:
+    return AssignedTopic(Assignment(owner, OwnerEpoch(epoch)), revision)
+
+
+def assign(topic_id: TopicId, owner: BrokerId, epoch: int, reason: Reason, **more: Any) -> AssignTopic:
+    return AssignTopic(
+        topic_id=topic_id,
+        topic="/default/t",
+        record_revision=40,
+        assignment=Assignment(owner, OwnerEpoch(epoch), reason),
+        **more,
+    )
+
+
+def picture(**parts: Any) -> Picture:
+    sessions = parts.pop("sessions", {B1: 101, B2: 102})
+    candidates = parts.pop("candidates", {broker: Candidate(broker=broker) for broker in sessions})
+    return Picture(**{"topics": {}, "assignments": {}, "sessions": sessions, "candidates": candidates, **parts})
+
+
+def test_a_calm_cluster_needs_nothing() -> None:
+    calm = picture(topics={T1: topic(), T2: topic(Durability.DISK)}, assignments={T1: assigned(B1), T2: assigned(B2)})
+    assert decide(calm, 0.0) == []
+    assert waiting(calm) == {}
+
+
+def test_a_topic_without_durability_gets_another_owner() -> None:
+    dead = picture(topics={T1: topic()}, assignments={T1: assigned(B3, epoch=7)})
+    assert decide(dead, 0.0) == [assign(T1, B1, 8, Reason.FAILOVER, revision=50, session=101, former=B3)]
+
+
+def test_topics_of_a_dead_broker_are_spread_by_load() -> None:
+    topics = {TopicId(n): topic() for n in range(1, 11)}
+    dead = picture(
+        topics=topics,
+        assignments={topic_id: assigned(B3) for topic_id in topics},
+        candidates={B1: Candidate(broker=B1, topics=6), B2: Candidate(broker=B2)},
+    )
+    owners = [action.assignment.owner for action in decide(dead, 0.0) if isinstance(action, AssignTopic)]
+    assert (owners.count(B1), owners.count(B2)) == (2, 8)
+
+
+def test_a_broker_whose_load_is_unknown_may_get_topics() -> None:
+    dead = picture(topics={T1: topic()}, assignments={T1: assigned(B3)}, sessions={B2: 5}, candidates={})
+    assert [action.assignment.owner for action in decide(dead, 0.0) if isinstance(action, AssignTopic)] == [B2]
+
+
+def test_topics_with_durability_wait_for_their_broker() -> None:
+    for durability in DURABLE:
+        dead = picture(topics={T1: topic(durability), T2: topic(durability)}, assignments={T1: assigned(B3)})
+        assert decide(dead, 0.0) == []
+        assert waiting(dead) == {B3: [T1], None: [T2]}
+
+
+def test_a_topic_without_an_assignment_gets_the_first_epoch_of_its_cluster() -> None:
+    new = picture(topics={T1: topic()}, epoch_base=2**32)
+    assert decide(new, 0.0) == [assign(T1, B1, 2**32 + 1, Reason.CREATED, revision=0, session=101, former=None)]
+
+
+def test_topics_wait_while_no_broker_may_take_them() -> None:
+    draining = {B1: Candidate(broker=B1, state=BrokerState.DRAINING)}
+    none_may = picture(
+        topics={T1: topic(), T2: topic()}, assignments={T1: assigned(B3)}, sessions={B1: 1}, candidates=draining
+    )
+    assert decide(none_may, 0.0) == []
+    assert waiting(none_may) == {None: [T1, T2]}
+
+
+def test_a_creation_ends_with_the_session_that_began_it() -> None:
+    creation = CreatingRecord(creator=B1, session=101, topic_ids=(T1, T2))
+    parts = {"creating": {"/default/t": (creation, 60)}, "assignments": {T1: assigned(B2)}}
+    assert decide(picture(**parts), 0.0) == []
+    for sessions in ({B2: 102}, {B1: 300, B2: 102}):
+        assert decide(picture(**parts, sessions=sessions), 0.0) == [GiveUpCreation("/default/t", 60)]
+
+
+def test_an_assignment_without_a_topic_is_deleted() -> None:
+    assert decide(picture(assignments={T1: assigned(B1)}), 0.0) == [DeleteAssignment(T1, 50)]
+
+
+def test_garbage_is_deleted_when_it_is_old_enough() -> None:
+    object_ = Garbage("default", "segments/1", 1000.0, 70)
+    littered = picture(garbage=(object_,))
+    assert decide(littered, 1000.0 + GARBAGE_AGE_S - 0.001) == []
+    assert decide(littered, 1000.0 + GARBAGE_AGE_S) == [DeleteObject("default", "segments/1", 70)]
+
+
+def test_the_work_of_a_call_is_bounded_and_the_rest_follows() -> None:
+    topics = {TopicId(n): topic() for n in range(1, 101)}
+    dead = picture(topics=topics, assignments={topic_id: assigned(B3) for topic_id in topics})
+    assert len(decide(dead, 0.0, most=30)) == 30
+    assert len(decide(dead, 0.0)) == 100
+
+
+def test_topics_come_before_garbage() -> None:
+    both = picture(topics={T1: topic()}, assignments={}, garbage=(Garbage("s", "o", 0.0, 1),))
+    assert [type(action) for action in decide(both, 1e6)] == [AssignTopic, DeleteObject]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(list(Durability)), st.integers(1, 4)), max_size=20), st.sets(st.integers(1, 4))
+)
+def test_each_topic_is_served_acted_upon_or_waits(drawn: list[tuple[Durability, int]], alive: set[int]) -> None:
+    topics = {TopicId(n): topic(durability) for n, (durability, _) in enumerate(drawn, 1)}
+    assignments = {TopicId(n): assigned(BrokerId(owner)) for n, (_, owner) in enumerate(drawn, 1)}
+    seen = picture(topics=topics, assignments=assignments, sessions={BrokerId(n): 100 + n for n in alive})
+    acted = {action.topic_id for action in decide(seen, 0.0) if isinstance(action, AssignTopic)}
+    waits = {topic_id for each in waiting(seen).values() for topic_id in each}
+    served = {topic_id for topic_id, each in assignments.items() if each.assignment.owner in seen.sessions}
+    assert sorted([*acted, *waits, *served]) == sorted(topics), "each in exactly one of them"
+
+
+class ClusterMachine(RuleBasedStateMachine):
+    """A store with revisions; actions are refused when their conditions fail; pictures may be old."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.revision = 100
+        self.topics: dict[TopicId, PicturedTopic] = {}
+        self.assignments: dict[TopicId, AssignedTopic] = {}
+        self.sessions: dict[BrokerId, int] = {}
+        self.creating: dict[str, tuple[CreatingRecord, int]] = {}
+        self.epochs: dict[TopicId, int] = {}
+        self.next_topic = 1
+        self.old: Picture | None = None
+
+    def picture(self) -> Picture:
+        return Picture(
+            topics=dict(self.topics),
+            assignments=dict(self.assignments),
+            sessions=dict(self.sessions),
+            candidates={broker: Candidate(broker=broker) for broker in self.sessions},
+            creating=dict(self.creating),
+        )
+
+    def changed(self) -> int:
+        self.revision += 1
+        return self.revision
+
+    @rule(broker=st.integers(1, 3))
+    def start(self, broker: int) -> None:
+        self.sessions[BrokerId(broker)] = self.changed()
+
+    @rule(broker=st.integers(1, 3))
+    def die(self, broker: int) -> None:
+        self.sessions.pop(BrokerId(broker), None)
+        self.changed()
+
+    @rule(broker=st.integers(1, 3), durability=st.sampled_from(list(Durability)), survives=st.booleans())
+    def create(self, broker: int, durability: Durability, survives: bool) -> None:
+        """Create a topic, or die after its first assignment."""
+        creator = BrokerId(broker)
+        if creator not in self.sessions:
+            return
+        topic_id = TopicId(self.next_topic)
+        self.next_topic += 1
+        self.assign(topic_id, Assignment(creator, OwnerEpoch(1)))
+        if survives:
+            self.topics[topic_id] = PicturedTopic(f"/default/t{topic_id}", durability, self.changed())
+        else:
+            record = CreatingRecord(creator=creator, session=self.sessions[creator], topic_ids=(topic_id,))
+            self.creating[f"/default/t{topic_id}"] = (record, self.changed())
+            del self.sessions[creator]
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        """Delete a topic's record, and die before its assignment."""
+        if self.topics:
+            del self.topics[data.draw(st.sampled_from(sorted(self.topics)))]
+            self.changed()
+
+    @rule()
+    def look(self) -> None:
+        self.old = self.picture()
+
+    @rule()
+    def act_on_an_old_picture(self) -> None:
+        if self.old is not None:
+            self.carry_out(self.old)
+
+    def assign(self, topic_id: TopicId, assignment: Assignment) -> None:
+        assert assignment.epoch > self.epochs.get(topic_id, 0), "an epoch is used once"
+        self.epochs[topic_id] = assignment.epoch
+        self.assignments[topic_id] = AssignedTopic(assignment, self.changed())
+
+    def carry_out(self, seen: Picture) -> int:
+        """Carry actions out as the shell does: each only if its conditions hold."""
+        done = 0
+        for action in decide(seen, 0.0):
+            if isinstance(action, AssignTopic):
+                present = self.assignments.get(action.topic_id)
+                former_is_away = action.former is None or action.former not in self.sessions
+                owner_runs = self.sessions.get(action.assignment.owner) == action.session
+                record = self.topics.get(action.topic_id)
+                is_same = (record.revision if record else 0) == action.record_revision
+                is_same = is_same and (present.revision if present else 0) == action.revision
+                if is_same and former_is_away and owner_runs:
+                    self.assign(action.topic_id, action.assignment)
+                    done += 1
+            elif isinstance(action, GiveUpCreation):
+                if action.topic in self.creating and self.creating[action.topic][1] == action.revision:
+                    del self.creating[action.topic]
+                    done += 1
+            elif isinstance(action, DeleteAssignment):
+                present = self.assignments.get(action.topic_id)
+                if present is not None and present.revision == action.revision:
+                    del self.assignments[action.topic_id]
+                    done += 1
+        return done
+
+    @invariant()
+    def a_running_owner_keeps_its_topic(self) -> None:
+        for action in decide(self.picture(), 0.0):
+            if isinstance(action, AssignTopic):
+                present = self.assignments.get(action.topic_id)
+                assert present is None or present.assignment.owner not in self.sessions
+                assert self.topics[action.topic_id].durability is Durability.NONE
+
+    def teardown(self) -> None:
+        """Without further events, actions on present pictures end, and leave nothing behind."""
+        for _ in range(4):
+            if not self.carry_out(self.picture()):
+                break
+        assert decide(self.picture(), 0.0) == []
+        assert not self.creating or all(
+            self.sessions.get(record.creator) == record.session for record, _ in self.creating.values()
+        )
+        assert set(self.assignments) <= set(self.topics)
+        if self.sessions:
+            for topic_id, each in self.topics.items():
+                if each.durability is Durability.NONE:
+                    assert self.assignments[topic_id].assignment.owner in self.sessions
+
+
+ClusterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestClusterMachine = ClusterMachine.TestCase
