@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from danube.cluster.placement import Candidate, Placement
-from danube.cluster.records import Assignment, BrokerState, CreatingRecord, Reason
+from danube.cluster.records import Assignment, CreatingRecord, Reason
 from danube.model import Durability
 from danube.model.errors import FailedPreconditionError
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
@@ -157,9 +157,7 @@ def _decide(picture: Picture, now: float) -> Iterator[Action]:
 
 
 def _assign(picture: Picture) -> Iterator[Action]:
-    placement = Placement(
-        picture.candidates.get(broker, Candidate(broker=broker)) for broker in sorted(picture.sessions)
-    )
+    placement = Placement(_running(picture))
     for topic_id, topic in picture.topics.items():
         if topic.durability is not Durability.NONE:
             continue
@@ -187,6 +185,10 @@ def _assign(picture: Picture) -> Iterator[Action]:
         )
 
 
+def _running(picture: Picture) -> list[Candidate]:
+    return [picture.candidates.get(broker, Candidate(broker=broker)) for broker in sorted(picture.sessions)]
+
+
 def _give_up(picture: Picture) -> Iterator[Action]:
     for topic, (record, revision) in picture.creating.items():
         if picture.sessions.get(record.creator) != record.session:
@@ -206,11 +208,11 @@ def waiting(picture: Picture) -> dict[BrokerId | None, list[TopicId]]:
     None: for any broker that may take topics, or for the one that has their data but has not said so.
     """
     found: dict[BrokerId | None, list[TopicId]] = {}
-    takes = any(each.state is BrokerState.ACTIVE and each.refusal(None) is None for each in picture.candidates.values())
+    takes = any(each.refusal(None) is None for each in _running(picture))
     for topic_id, topic in picture.topics.items():
         assigned = picture.assignments.get(topic_id)
         owner = assigned.assignment.owner if assigned is not None else None
-        if owner is not None and owner in picture.sessions:
+        if owner in picture.sessions:
             continue
         if topic.durability is not Durability.NONE:
             found.setdefault(owner, []).append(topic_id)

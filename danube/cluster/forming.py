@@ -108,8 +108,7 @@ def decide(own: str, standing: Standing, answers: Mapping[str, Standing]) -> Wai
         )
     for address, answer in formed:
         founding = answer.founding
-        is_founder = founding is not None and founding.broker(standing.identity) is not None
-        if founding is not None and is_founder and founding.incarnation == answer.incarnation:
+        if founding is not None and founding.incarnation == answer.incarnation and founding.broker(standing.identity):
             return founding
         return Join(address, answer.incarnation)
     missing = tuple(address for address in others if address not in answers)
@@ -148,7 +147,7 @@ def found(cluster: str, addresses: Sequence[str], identities: Sequence[str]) -> 
     digest = hashlib.blake2b(digest_size=8, person=b"danube founding")
     for text in (cluster, *addresses, *identities):
         digest.update(len(text).to_bytes(4, "big") + text.encode())
-    incarnation = int.from_bytes(digest.digest(), "big") or 1
+    incarnation = int.from_bytes(digest.digest(), "big") | 1
     return Founding(cluster, incarnation, tuple(addresses), tuple(identities))
 
 

@@ -9,6 +9,7 @@ of ports stands for as many brokers on one host::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -19,6 +20,8 @@ __all__ = ["MOST_PEERS", "find_self", "parse_peers"]
 
 MOST_PEERS: Final = 100
 """Most entries of ``--peers``. Further brokers join later."""
+
+_RANGE: Final = re.compile(r"(.+):([0-9]{1,5})-([0-9]{1,5})")
 
 
 def parse_peers(text: str) -> tuple[str, ...]:
@@ -42,9 +45,8 @@ def parse_peers(text: str) -> tuple[str, ...]:
 
 
 def _addresses(entry: str) -> list[str]:
-    host, separator, ports = entry.rpartition(":")
-    first, dash, last = ports.partition("-")
-    if not (separator and dash and _is_number(first) and _is_number(last)):
+    ranged = _RANGE.fullmatch(entry)
+    if ranged is None:
         try:
             return [with_port(entry, DEFAULT_PORT)]
         except ConfigurationError as error:
@@ -52,16 +54,12 @@ def _addresses(entry: str) -> list[str]:
                 f"--peers: {entry!r} is not an address; write host, host:port, or host:port-port for several brokers on"
                 " one host, with commas between them"
             ) from error
-    low, high = int(first), int(last)
-    if not 0 < low <= high <= 65535 or high - low >= MOST_PEERS:
+    host, low, high = ranged[1], int(ranged[2]), int(ranged[3])
+    if not 0 < low <= high <= 65535:
         raise ConfigurationError(
-            f"--peers: {entry!r} is not a range of ports; write the lower one first, at most {MOST_PEERS} of them"
+            f"--peers: {entry!r} is not a range of ports from 1 to 65535; write the lower one first"
         )
     return [with_port(f"{host}:{port}", DEFAULT_PORT) for port in range(low, high + 1)]
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 5
 
 
 def find_self(
@@ -106,12 +104,6 @@ def _matches(peer: str, listen: Sequence[str], is_own: Callable[[str], Collectio
     if peer in listen:
         return True
     host, _, port = peer.rpartition(":")
-    for address in listen:
-        bound_host, _, bound_port = address.rpartition(":")
-        if bound_port != port:
-            continue
-        reached = is_own(host.strip("[]"))
-        bound = bound_host.strip("[]")
-        if bound in reached or (bound in ("0.0.0.0", "::") and reached):
-            return True
-    return False
+    bound = [address.rpartition(":")[0].strip("[]") for address in listen if address.rpartition(":")[2] == port]
+    reached = is_own(host.strip("[]"))
+    return any(each in reached or (each in ("0.0.0.0", "::") and reached) for each in bound)

@@ -61,8 +61,7 @@ class Placement:
         self._candidates = sorted(candidates, key=lambda candidate: candidate.broker)
         self._topics = {each.broker: each.topics for each in self._candidates}
         self._traffic = {each.broker: max(0.0, each.traffic_bytes_s) for each in self._candidates}
-        topics = sum(self._topics.values())
-        self._expected = sum(self._traffic.values()) / topics if topics else 0.0
+        self._expected = sum(self._traffic.values()) / max(1, sum(self._topics.values()))
 
     def place(self, storage: str | None = None, *, partitions: Mapping[BrokerId, int] | None = None) -> BrokerId:
         """Choose the broker of one topic or partition.
@@ -86,7 +85,7 @@ class Placement:
         # Ties go to the lowest number, so that all brokers decide alike.
         chosen = min(
             (broker for broker in able if spread.get(broker, 0) == fewest),
-            key=lambda broker: (self._load(broker), broker),
+            key=lambda broker: (self.load(broker), broker),
         )
         self._topics[chosen] += 1
         self._traffic[chosen] += self._expected
@@ -106,8 +105,8 @@ class Placement:
             chosen.append(broker)
         return chosen
 
-    def _load(self, broker: BrokerId) -> float:
-        """The load of a broker with one more topic: the larger of its shares of topics and of traffic."""
+    def load(self, broker: BrokerId) -> float:
+        """Return what the load of a broker would be with one more topic, 0 to 1."""
         topics = sum(self._topics.values()) + 1
         traffic = sum(self._traffic.values()) + self._expected
         topic_share = (self._topics[broker] + 1) / topics

@@ -18,6 +18,7 @@ it. An assignment's revision is the condition of every other change of the topic
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final
 
 import msgspec
@@ -52,6 +53,9 @@ BROKERS: Final = "/brokers/"
 SESSIONS: Final = "/sessions/"
 ASSIGNMENTS: Final = "/assignments/"
 CREATING: Final = "/creating"
+
+_BROKER: Final = re.compile("b[1-9][0-9]{0,8}")
+_TOPIC: Final = re.compile("[0-9a-f]{16}")
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -158,10 +162,9 @@ def parse_broker(name: str) -> BrokerId:
     Raises:
         InvalidArgumentError: this is not the name of a broker.
     """
-    digits = name[1:]
-    if name[:1] != "b" or not (digits.isascii() and digits.isdecimal()) or digits.startswith("0") or len(digits) > 9:
+    if not _BROKER.fullmatch(name):
         raise InvalidArgumentError(f"{name!r} is not the name of a broker, such as b1")
-    return BrokerId(int(digits))
+    return BrokerId(int(name[1:]))
 
 
 def topic_key(topic_id: TopicId) -> str:
@@ -175,6 +178,6 @@ def parse_topic_id(name: str) -> TopicId:
     Raises:
         InvalidArgumentError: this is not the name of such a row.
     """
-    if len(name) != 16 or not set(name) <= set("0123456789abcdef"):
+    if not _TOPIC.fullmatch(name):
         raise InvalidArgumentError(f"{name!r} is not a topic id of 16 hexadecimal digits")
     return TopicId(int(name, 16))

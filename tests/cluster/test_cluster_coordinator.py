@@ -80,6 +80,7 @@ def test_topics_of_a_dead_broker_are_spread_by_load() -> None:
 def test_a_broker_whose_load_is_unknown_may_get_topics() -> None:
     dead = picture(topics={T1: topic()}, assignments={T1: assigned(B3)}, sessions={B2: 5}, candidates={})
     assert [action.assignment.owner for action in decide(dead, 0.0) if isinstance(action, AssignTopic)] == [B2]
+    assert waiting(dead) == {}
 
 
 def test_topics_with_durability_wait_for_their_broker() -> None:
@@ -127,6 +128,9 @@ def test_the_work_of_a_call_is_bounded_and_the_rest_follows() -> None:
     dead = picture(topics=topics, assignments={topic_id: assigned(B3) for topic_id in topics})
     assert len(decide(dead, 0.0, most=30)) == 30
     assert len(decide(dead, 0.0)) == 100
+    littered = picture(garbage=tuple(Garbage("s", str(n), 0.0, n) for n in range(1_001)))
+    assert len(decide(littered, 60.0)) == 1_000
+    assert decide(littered, 59.9) == []
 
 
 def test_topics_come_before_garbage() -> None:

@@ -13,6 +13,7 @@ from danube.cluster.forming import Founding, Join, Standing, Wait, decide, found
 from danube.model.errors import ConfigurationError
 
 PEERS = ("a:1", "b:1", "c:1")
+INCARNATION = 7525098683182031325
 VIRGIN = {name: Standing(name[0] * 4, "danube", PEERS) for name in PEERS}
 FOUNDING = found("danube", PEERS, ["aaaa", "bbbb", "cccc"])
 
@@ -33,6 +34,7 @@ def test_a_broker_waits_for_all_that_are_listed() -> None:
 def test_all_compute_the_same_founding() -> None:
     foundings = [decide(name, VIRGIN[name], answers(*(set(PEERS) - {name}))) for name in PEERS]
     assert foundings == [FOUNDING] * 3
+    assert FOUNDING.incarnation == INCARNATION, "stored by members of earlier versions"
     assert FOUNDING.addresses == PEERS
     assert [FOUNDING.broker(identity) for identity in ("aaaa", "bbbb", "cccc", "dddd")] == [1, 2, 3, None]
 

@@ -43,6 +43,20 @@ def test_a_partitioned_topic_is_spread_first() -> None:
     placement = Placement([broker(1, topics=1000), broker(2), broker(3)])
     assert Counter(placement.place_partitions(6, "default")) == {1: 2, 2: 2, 3: 2}
     assert placement.place_partitions(2, "default", [BrokerId(2), BrokerId(3), BrokerId(3)]) == [1, 2]
+    fewer_topics = Placement([broker(1), broker(2, topics=1000), broker(3)])
+    assert fewer_topics.place_partitions(2, "default", [BrokerId(2), BrokerId(3), BrokerId(3)]) == [1, 1]
+
+
+def test_the_load_is_the_larger_share_with_one_more_topic() -> None:
+    placement = Placement([broker(1, topics=3, traffic_bytes_s=40.0), broker(2, topics=1)])
+    assert (placement.load(BrokerId(1)), placement.load(BrokerId(2))) == (1.0, 0.4)
+    placement = Placement([broker(1, topics=1, traffic_bytes_s=30.0), broker(2, topics=3, traffic_bytes_s=10.0)])
+    assert (placement.load(BrokerId(1)), placement.load(BrokerId(2))) == (0.8, 0.8)
+    placement = Placement([broker(1, traffic_bytes_s=10.0), broker(2)])
+    assert (placement.load(BrokerId(1)), placement.load(BrokerId(2))) == (1.0, 1.0), "without topics all bring as much"
+    assert Placement([broker(1)]).load(BrokerId(1)) == 1.0
+    placement = Placement([broker(1, topics=1, traffic_bytes_s=30.0), broker(2, traffic_bytes_s=30.0)])
+    assert placement.load(BrokerId(2)) == 0.75
 
 
 @pytest.mark.parametrize(

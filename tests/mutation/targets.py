@@ -34,6 +34,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "danube/wire/_repeated.py",
         "danube/wire/_stream.py",
     ),
+    "cluster": ("danube/cluster/*.py",),
     "compat": ("danube/compat/consumer_ids.py", "danube/compat/producers.py"),
 }
 
@@ -45,6 +46,7 @@ TESTS = (
     "tests/client",
     "tests/wire",
     "tests/compat",
+    "tests/cluster",
     "tests/broker",
     "tests/simulation/test_simulation_found.py",
     "tests/simulation/test_simulation_staging.py",
