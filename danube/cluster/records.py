@@ -5,7 +5,7 @@ Keys::
     /cluster                     ClusterRecord
     /brokers/{broker}            BrokerRecord, until the broker is forgotten
     /sessions/{broker}           SessionRecord, attached to the lease of the session: it vanishes with it
-    /coordinator                 CoordinatorRecord, attached to the session of the coordinator
+    /coordinator/holder          CoordinatorRecord, attached to the session of the coordinator
     /assignments/{topic id}      Assignment: the owner of a topic, or of one partition
     /creating/{namespace}/{topic}  CreatingRecord, while a topic with many partitions is created
 
@@ -30,7 +30,7 @@ __all__ = [
     "ASSIGNMENTS",
     "BROKERS",
     "CLUSTER_KEY",
-    "COORDINATOR_KEY",
+    "COORDINATOR",
     "CREATING",
     "SESSIONS",
     "Assignment",
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 CLUSTER_KEY: Final = "/cluster"
-COORDINATOR_KEY: Final = "/coordinator"
+COORDINATOR: Final = "/coordinator/"
 BROKERS: Final = "/brokers/"
 SESSIONS: Final = "/sessions/"
 ASSIGNMENTS: Final = "/assignments/"
@@ -96,6 +96,8 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Names of its storages; a storage that is not shared has the form ``{storage}@{broker}``."""
     life: int = 0
     """Number of its starts. A data directory with a lower one is a copy, or was set back."""
+    start: int = 0
+    """Random, of its last start: two processes with copies of one data directory have the same life, but not this."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -112,11 +114,13 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class CoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """The broker that coordinates. All its changes are conditional on the revision of this record."""
+    """The broker that coordinates.
+
+    All its changes are conditional on the revision of this record, which is also the number of its term: a later
+    coordinator has a higher one.
+    """
 
     broker: BrokerId
-    term: int
-    """Number of coordinators so far, this one included."""
 
 
 class Reason(enum.StrEnum):

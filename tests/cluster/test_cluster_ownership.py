@@ -75,7 +75,7 @@ RECORDS = [
     ClusterRecord(name="danube", incarnation=2**64 - 1, feature_level=1),
     BrokerRecord(identity="x", storages=("default", "hot@b1"), life=3),
     SessionRecord(address="h:1", life=2),
-    CoordinatorRecord(broker=BrokerId(1), term=4),
+    CoordinatorRecord(broker=BrokerId(1)),
     Assignment(BrokerId(1), OwnerEpoch(2**32), Reason.FOUND),
     CreatingRecord(creator=BrokerId(1), session=7, topic_ids=(TopicId(1), TopicId(2))),
 ]

@@ -1,0 +1,279 @@
+"""The coordinator's shell: elected through the metadata, it carries out what the pure rules decide.
+
+Every broker runs :meth:`Coordinating.run`. One of them holds the key ``/coordinator/holder``, which is attached to its
+session: when the session ends the key vanishes, and whichever broker creates it next is the coordinator. Its changes
+are conditional on that key's revision, so those of a former one that are still on their way are refused.
+
+The coordinator follows the tables of the cluster and decides again when one has changed, and every
+:data:`LOOK_S`. The tables are followed one by one, so together they may show a state that never was. An action names
+the revisions of all rows that it depends on. The absence of a row has no revision: before an assignment is deleted
+because its topic does not exist, the topics are listed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from danube.cluster.coordinator import (
+    Action,
+    AssignedTopic,
+    AssignTopic,
+    DeleteAssignment,
+    DeleteObject,
+    Garbage,
+    GiveUpCreation,
+    Picture,
+    PicturedTopic,
+    decide,
+)
+from danube.cluster.membership import Membership
+from danube.cluster.placement import Candidate
+from danube.cluster.records import (
+    ASSIGNMENTS,
+    COORDINATOR,
+    CREATING,
+    SESSIONS,
+    BrokerState,
+    CoordinatorRecord,
+    CreatingRecord,
+    broker_name,
+    parse_broker,
+    parse_topic_id,
+    topic_key,
+)
+from danube.metadata import Condition, Delete, MetadataStore, Put, RowChange, Table
+from danube.metadata.table import decode_record
+from danube.model.errors import MetadataConflictError, NotFoundError, UnavailableError
+from danube.model.ids import BrokerId, TopicId
+from danube.model.names import split_partition
+from danube.model.records import TopicRecord, decode_topic, members
+
+__all__ = ["LOOK_S", "Coordinating"]
+
+_log = logging.getLogger("danube.cluster")
+
+LOOK_S: Final = 1.0
+"""How often the coordinator decides although no table has changed."""
+_SETTLE_S: Final = 0.05
+"""Pause after a change, so that one decision covers all changes of a moment."""
+_TOPICS: Final = "/topics"
+_HOLDER: Final = "holder"
+_GROUP: Final = 50
+"""Most topics that one transaction assigns: each has two conditions of its own, and a transaction has 128 at most."""
+_CREATING: Final = msgspec.msgpack.Decoder(CreatingRecord)
+_encode = msgspec.msgpack.encode
+
+
+async def _delete_nothing(storage: str, object_: str) -> None:
+    raise UnavailableError(f"object {object_} of storage {storage!r} cannot be deleted: no storage is attached")
+
+
+class Coordinating:
+    """One broker's part in coordination.
+
+    Args:
+        store: the metadata.
+        membership: of this broker; joined, and running while this runs.
+        candidates: returns the load of the brokers that is known at the moment.
+        garbage: returns the objects of storages that wait for their deletion.
+        delete_object: deletes an object of a storage; no error if it does not exist.
+        clock_s: seconds since 1970, for the age of garbage.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        membership: Membership,
+        *,
+        candidates: Callable[[], Mapping[BrokerId, Candidate]] = dict,
+        garbage: Callable[[], Sequence[Garbage]] = tuple,
+        delete_object: Callable[[str, str], Awaitable[None]] = _delete_nothing,
+        clock_s: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._store = store
+        self._membership = membership
+        self._candidates = candidates
+        self._garbage = garbage
+        self._delete_object = delete_object
+        self._clock_s = clock_s
+        self._changed = trio.Event()
+        self._term = 0
+        """Revision of the coordinator's key when this broker last decided."""
+        self._topics: dict[TopicId, PicturedTopic] = {}
+        self._topic_table = Table(store, _TOPICS, TopicRecord, watched=True, on_change=self._topic_changed)
+        self._creating = Table(store, CREATING, CreatingRecord, watched=True, on_change=self._look_again)
+        self._holder = Table(store, COORDINATOR, CoordinatorRecord, watched=True, on_change=self._look_again)
+
+    @property
+    def coordinator(self) -> BrokerId | None:
+        """The broker that coordinates, as far as this one knows."""
+        record = self._holder.values.get(_HOLDER)
+        return record.broker if record is not None else None
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether this broker coordinates, as far as it knows."""
+        return self.coordinator == self._membership.me
+
+    def look_again(self) -> None:
+        """Decide again soon, because something that is not in the metadata has changed."""
+        self._changed.set()
+
+    def _look_again(self, change: RowChange[CreatingRecord] | RowChange[CoordinatorRecord]) -> None:
+        self._changed.set()
+
+    def _topic_changed(self, change: RowChange[TopicRecord]) -> None:
+        for _, topic_id in members(change.name, change.before) if change.before is not None else ():
+            self._topics.pop(topic_id, None)
+        if change.after is not None:
+            revision = self._topic_table.revision(change.name)
+            for name, topic_id in members(change.name, change.after):
+                self._topics[topic_id] = PicturedTopic(name, change.after.durability, revision)
+        self._changed.set()
+
+    # --- The task ---
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Task: coordinate whenever this broker is elected. It counts as started once the tables are loaded.
+
+        Raises:
+            DataLossError: a record of the cluster does not decode.
+            DanubeError: the metadata store failed for good, for example because it was closed.
+        """
+        async with trio.open_nursery() as nursery:
+            for table in (self._topic_table, self._creating, self._holder):
+                await nursery.start(table.follow)
+            self._membership.on_session.append(self.look_again)
+            self._membership.on_change.append(self.look_again)
+            task_status.started()
+            while True:
+                self._changed = trio.Event()
+                try:
+                    await self._look()
+                except (MetadataConflictError, NotFoundError):
+                    pass  # Something has changed meanwhile; the tables will show it.
+                except UnavailableError as error:
+                    _log.info("coordination waits: %s", error)
+                with trio.move_on_after(LOOK_S):
+                    await self._changed.wait()
+                    await trio.sleep(_SETTLE_S)
+
+    async def _look(self) -> None:
+        """Become the coordinator if there is none; decide and act if it is this one."""
+        if not self._membership.session_revision:
+            return
+        if self.coordinator is None:
+            record = CoordinatorRecord(broker=self._membership.me)
+            condition = self._membership.session_condition
+            put = Put(COORDINATOR + _HOLDER, _encode(record), self._membership.lease)
+            await self._store.transact([condition, Condition(put.key, 0)], [put])
+            _log.info("broker %s coordinates the cluster", broker_name(self._membership.me))
+            return  # The table follows in a moment.
+        if self.is_coordinator:
+            self._term = self._holder.revision(_HOLDER)
+            await self._act(decide(self.picture(), self._clock_s()))
+
+    def picture(self) -> Picture:
+        """Return everything that decisions depend on, as this broker knows it."""
+        member = self._membership
+        candidates = self._candidates()
+        counts: dict[BrokerId, int] = {}
+        assignments = {}
+        for name, assignment in member.assignments.values.items():
+            assignments[parse_topic_id(name)] = AssignedTopic(assignment, member.assignments.revision(name))
+            counts[assignment.owner] = counts.get(assignment.owner, 0) + 1
+        sessions = {parse_broker(name): member.sessions.revision(name) for name in member.sessions.values}
+        known = {}
+        for broker in sessions:
+            record = member.brokers.values.get(broker_name(broker))
+            known[broker] = msgspec.structs.replace(
+                candidates.get(broker, Candidate(broker=broker)),
+                state=record.state if record is not None else BrokerState.GONE,
+                storages=frozenset(record.storages) if record is not None else frozenset(),
+                topics=counts.get(broker, 0),
+            )
+        return Picture(
+            topics=self._topics,
+            assignments=assignments,
+            sessions=sessions,
+            candidates=known,
+            creating={name: (record, self._creating.revision(name)) for name, record in self._creating.values.items()},
+            garbage=tuple(self._garbage()),
+            epoch_base=member.cluster.epoch_base,
+        )
+
+    # --- Actions ---
+
+    async def _act(self, actions: Sequence[Action]) -> None:
+        assigned = [action for action in actions if isinstance(action, AssignTopic)]
+        for begin in range(0, len(assigned), _GROUP):
+            await self._assign(assigned[begin : begin + _GROUP])
+        for action in actions:
+            if isinstance(action, GiveUpCreation):
+                key = CREATING + action.topic
+                _log.warning("the creation of topic %s is given up: its broker has died meanwhile", action.topic)
+                await self._change([Condition(key, action.revision)], [Delete(key)])
+        orphans = [action for action in actions if isinstance(action, DeleteAssignment)]
+        if orphans:
+            await self._delete_orphans(orphans)
+        for action in actions:
+            if isinstance(action, DeleteObject):
+                await self._delete_object(action.storage, action.object)
+
+    async def _assign(self, actions: Sequence[AssignTopic]) -> None:
+        """Assign topics in one transaction; if one of them has changed, each in its own."""
+        conditions: dict[str, Condition] = {}
+        operations: list[Put | Delete] = []
+        for action in actions:
+            split = split_partition(action.topic)
+            key = ASSIGNMENTS + topic_key(action.topic_id)
+            needed = [
+                Condition(key, action.revision),
+                Condition(_TOPICS + (split[0] if split else action.topic), action.record_revision),
+                Condition(SESSIONS + broker_name(action.assignment.owner), action.session),
+            ]
+            if action.former is not None:
+                needed.append(Condition(SESSIONS + broker_name(action.former), 0))
+            for condition in needed:
+                assert conditions.setdefault(condition.key, condition) == condition
+            operations.append(Put(key, _encode(action.assignment)))
+        try:
+            await self._change(list(conditions.values()), operations)
+        except MetadataConflictError:
+            if len(actions) > 1:
+                for action in actions:
+                    await self._assign([action])
+            # Else it has changed, and the next look decides again.
+        else:
+            for action in actions:
+                _log.info(
+                    "topic %s is assigned to broker %s (%s, epoch %d)",
+                    action.topic,
+                    broker_name(action.assignment.owner),
+                    action.assignment.reason,
+                    action.assignment.epoch,
+                )
+
+    async def _delete_orphans(self, actions: Sequence[DeleteAssignment]) -> None:
+        """Delete assignments of topics that do not exist according to a list that is newer than they are.
+
+        The creations are listed first: one that has ended before that has its topic in the second list.
+        """
+        creating, _ = await self._store.list(CREATING)
+        topics, _ = await self._store.list(_TOPICS)
+        existing = {each for item in creating for each in decode_record(item, _CREATING.decode).topic_ids}
+        existing.update(each for item in topics for each in decode_record(item, decode_topic).topic_ids)
+        for action in actions:
+            if action.topic_id not in existing:
+                key = ASSIGNMENTS + topic_key(action.topic_id)
+                _log.info("the assignment of topic %s, which does not exist, is deleted", topic_key(action.topic_id))
+                await self._change([Condition(key, action.revision)], [Delete(key)])
+
+    async def _change(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> None:
+        """Change the metadata as the coordinator that this broker was when it decided."""
+        await self._store.transact([Condition(COORDINATOR + _HOLDER, self._term), *conditions], operations)
