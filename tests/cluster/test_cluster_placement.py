@@ -88,7 +88,7 @@ def test_without_brokers_the_message_says_so() -> None:
         Placement([]).place()
 
 
-loads = st.lists(
+loads: st.SearchStrategy[list[dict[str, float]]] = st.lists(
     st.builds(dict, topics=st.integers(0, 500), traffic_bytes_s=st.floats(0, 1e9), journal_share=st.floats(0, 1)),
     min_size=1,
     max_size=6,
