@@ -1,8 +1,8 @@
 """The broker: owns its components, and defines the order in which they start and stop.
 
-Start: lock the data directory, open the metadata, check that journal and metadata match, load the catalogue and the
-snapshots, recover the journal, build the topics, listen. Stop (drain): stop accepting, let the streams settle what they
-have in flight, close them with a retryable status, finish the commits, checkpoint, close the metadata. If the journal
+Start: lock the data directory, open the metadata, check that journal and metadata match, load the catalogue, recover
+the journal, build the topics, listen. Stop (drain): stop accepting, let the streams settle what they have in flight,
+close them with a retryable status, finish the commits, close the metadata. If the journal
 fails, nothing more is acknowledged and the process exits with an error; the next start recovers from the disk.
 """
 
@@ -22,7 +22,7 @@ from danube.broker.catalogue.catalogue import Catalogue
 from danube.broker.catalogue.policy_book import PolicyBook
 from danube.broker.directory.bond import Bond
 from danube.broker.directory.directory import Directory
-from danube.broker.directory.recovery import Checkpoints, recover
+from danube.broker.directory.recovery import recover, settle
 from danube.broker.directory.storages import OpenedStorages, open_storages
 from danube.broker.directory.told import ToldOfTopics
 from danube.broker.durability import Levels, Surroundings
@@ -71,7 +71,6 @@ class Broker:
         """Addresses of the admin port."""
         self._faces = faces
         self._bond: Bond
-        self._checkpoints: Checkpoints | None = None
         self._farewell_said = False
         self._started_at = 0.0
         self._drain_wanted = trio.Event()
@@ -118,7 +117,6 @@ class Broker:
                 config.limits,
                 file_size=config.journal_file_bytes,
                 on_commit=self.runtime.commits.settled,
-                checkpoint=self._checkpoint,
             )
             store = ObservedStore(engine, journal.note_metadata)
             # Before opening anything else, which may create files: after a loss everything must stay as it is.
@@ -160,9 +158,8 @@ class Broker:
         levels = directory.levels = Levels(
             Surroundings(runtime, catalogue, policies, history, directory), storages.lanes
         )
-        self._checkpoints = Checkpoints(directory)
         self.operations = Operations(directory, self.info)
-        await recover(
+        unsettled = await recover(
             directory, identity=self._bond.identity, synced=self._bond.synced, loss_accepted=self._bond.accepting
         )
         await self._bond.begin()
@@ -171,6 +168,7 @@ class Broker:
         runtime.hold_producers(lambda: self.stages.held_producers)
         async with trio.open_nursery() as journal_nursery:
             await journal_nursery.start(runtime.journal.run)
+            await settle(directory, unsettled)
             async with trio.open_nursery() as nursery:
                 runtime.begin(nursery)
                 await nursery.start(history.run)
@@ -195,17 +193,12 @@ class Broker:
                     )
             journal_nursery.cancel_scope.cancel()
 
-    async def _checkpoint(self) -> None:
-        if self._checkpoints is not None:
-            await self._checkpoints.store()
-
     async def _say_farewell(self) -> None:
-        """Store a final checkpoint, and note the end of the journal in the metadata."""
+        """Note the end of the journal in the metadata."""
         try:
-            await self._checkpoint()
             await self._bond.note()
         except DanubeError as error:
-            _log.error("the last checkpoint cannot be stored; the next start reads more of the journal: %s", error)
+            _log.error("the end of the journal cannot be noted in the metadata: %s", error)
         self._farewell_said = True
 
     async def _remember_storage(self, name: str, identity: str) -> None:
@@ -297,4 +290,6 @@ class Broker:
             sealing_error=sealing.last_error,
             sealed_objects=sealing.sealed_objects,
             sealed_bytes=sealing.sealed_bytes,
+            stranded_topics=journal.stranded_topics,
+            stranded_bytes=journal.stranded_bytes,
         )

@@ -84,6 +84,10 @@ def _sealing_record(sealing: SealingFigures) -> dict[str, Any]:
         "sealed since start": f"{human_bytes(sealing.sealed_bytes)} in {sealing.sealed_objects} objects",
         "journal": f"{human_bytes(sealing.journal_used_bytes)} of {human_bytes(sealing.journal_limit_bytes)}",
     }
+    if sealing.stranded_topics:
+        record["stranded"] = (
+            f"{human_bytes(sealing.stranded_bytes)} of {sealing.stranded_topics} topics that the metadata do not know"
+        )
     if sealing.failing_for_s:
         record["failing for"] = human_duration(sealing.failing_for_s)
         record["last error"] = sealing.last_error

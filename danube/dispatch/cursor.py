@@ -135,7 +135,7 @@ class Cursor:
 
     Attributes:
         floor: every offset below it is acknowledged. Read-only for other objects.
-        generation: number of seeks so far. Read-only for other objects.
+        generation: number of seeks so far, and of times that it was set back. Read-only for other objects.
     """
 
     __slots__ = ("_acked", "_max_ranges", "floor", "generation")
@@ -232,6 +232,16 @@ class Cursor:
         self._acked.remove(end, self.end)
         self.floor = min(self.floor, end)
         return True
+
+    def set_back(self, end: int) -> bool:
+        """As :meth:`clamp`, and start a new generation if there were any; it counts once a snapshot is stored.
+
+        Older entries, which the next recovery may read again, must not acknowledge the messages that get these offsets
+        next.
+        """
+        clamped = self.clamp(end)
+        self.generation += clamped
+        return clamped
 
     def delta(self, subscription_id: int, ranges: list[int]) -> CursorDelta:
         """Build the journal entry for newly acknowledged ``ranges`` (flat)."""

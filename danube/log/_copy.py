@@ -12,21 +12,18 @@ from danube.log._files import FileTable, JournalFile
 from danube.log.disk import Disk
 from danube.log.format import (
     BLOCK_HEADER_SIZE,
-    DURABILITIES,
     FILE_HEADER_SIZE,
     TERMINATOR,
     Block,
     Entry,
-    EntryType,
     encode_block,
     encode_block_header,
     encode_file_header,
-    parse_entries,
     read_block_header,
 )
 from danube.model.limits import MIB
 
-__all__ = ["CopyOwner", "TailCopy", "block_of", "entries_of"]
+__all__ = ["CopyOwner", "TailCopy", "block_of"]
 
 _COPY_BYTES: Final = 4 * MIB
 
@@ -34,7 +31,6 @@ _COPY_BYTES: Final = 4 * MIB
 class CopyOwner(Protocol):
     """What a copy needs from the recovery."""
 
-    checkpoint: int
     identity: int
     metadata: int
 
@@ -112,7 +108,6 @@ class TailCopy:
             self._first_sequence,
             self._first_sequence - 1 if len(self._done) > 1 else self._resume_after,
             self._resume_after,
-            self._owner.checkpoint,
             self._older,
             file_size=self.file.size,
             identity=self._owner.identity,
@@ -130,14 +125,6 @@ class TailCopy:
         await self._disk.sync_directory()
         await self._disk.rename(self._name, self.file.name)
         await self._disk.sync_directory()
-
-
-def entries_of(data: bytes, block: Block) -> list[Entry]:
-    """Return the entries of a block as new ones, to be written again."""
-    return [
-        Entry(EntryType(raw.type), raw.topic_id, DURABILITIES[raw.durability], (data[raw.start : raw.end],))
-        for raw in parse_entries(data, block)
-    ]
 
 
 def block_of(entries: list[Entry], sequence: int) -> tuple[bytes, Block]:

@@ -13,17 +13,22 @@ therefore come from one sequence, and **no file holds an id above the number in 
 that name to the disk, before it goes into the content. The highest number in any name is then the highest number ever
 used, and the next one is unused.
 
-Batches are counted per file and topic; a closed file without counted batches is free once the control entries in it
-are superseded by snapshots (a checkpoint that began after the file was closed).
+Batches are counted per file and topic. Apart from that, each file knows the topics with entries in it that no later
+snapshot covers. A closed file without counted batches is free once it has no such topics; see
+:mod:`danube.log.snapshots`. Files with entries of a *stranded* topic, which is not known to the metadata, stay.
+
+A deleted topic has a TOMBSTONE in the journal, which is needed as long as there is an older file: it may hold entries
+of the topic.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE
+from danube.log.snapshots import uncovered
 from danube.model.ids import Offset, TopicId
 
 __all__ = [
@@ -92,6 +97,8 @@ class JournalFile:
         "live",
         "name",
         "size",
+        "tombstones",
+        "topics",
         "written",
     )
 
@@ -112,6 +119,10 @@ class JournalFile:
         """No data in it is needed, and the next file's header says so; it becomes a spare when that is durable."""
         self.live: dict[TopicId, tuple[int, Offset]] = {}
         """Topic id to the bytes of its batches in this file and the highest end offset among them."""
+        self.topics: set[int] = set()
+        """Topics with entries in this file that no later snapshot covers."""
+        self.tombstones: dict[int, int] = {}
+        """Deleted topics whose newest tombstone is in this file, and the newest file that may hold entries of each."""
 
     def count_batch(self, topic_id: TopicId, size: int, end_offset: Offset) -> None:
         """Count a batch as needed data."""
@@ -133,9 +144,11 @@ class FileTable:
     def __init__(self) -> None:
         self._files: dict[int, JournalFile] = {}
         self._stopped: set[TopicId] = set()
+        self.stranded: frozenset[TopicId] = frozenset()
+        """Topics that are not known: their entries stay."""
         self.closed_bytes = 0
         self.stopped_bytes = 0
-        """Bytes of closed files in which only stopped topics need data."""
+        """Bytes of closed files in which only stopped and stranded topics need data."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -166,9 +179,10 @@ class FileTable:
         self.closed_bytes -= file.size
 
     def drop_topic(self, topic_id: TopicId) -> bool:
-        """Stop counting batches of a topic; return whether a file lost its last needed batch."""
+        """Stop keeping entries of a topic; return whether a file lost its last needed batch."""
         freed = False
         for file in self._files.values():
+            file.topics.discard(topic_id)
             if file.live.pop(topic_id, None) is not None and not file.live:
                 freed = True
         self._count_stopped()
@@ -186,23 +200,66 @@ class FileTable:
         self._count_stopped()
         return freed
 
+    def cover(self, covers: Mapping[int, int]) -> None:
+        """Note snapshots that are complete and synced: topic ids, and the sequence up to which entries are covered."""
+        for file in self._files.values():
+            if len(covers) < len(file.topics):
+                file.topics -= {topic_id for topic_id, covered in covers.items() if covered >= file.last_sequence}
+            elif file.topics:
+                file.topics = set(uncovered(file.topics, file.last_sequence, covers))
+
+    def bury(self, topic_id: TopicId, file: JournalFile, horizon: int | None = None) -> None:
+        """Note the tombstone of a deleted topic, in ``file``; older files, up to ``horizon``, may hold its entries."""
+        self.drop_topic(topic_id)
+        for each in self._files.values():
+            each.tombstones.pop(topic_id, None)
+        file.tombstones[topic_id] = file.file_id if horizon is None else horizon
+
+    def tombstones_needed(self, leaving: Collection[JournalFile]) -> dict[int, int]:
+        """Return the tombstones in files that are about to be freed and are still needed, each with its horizon."""
+        gone = {file.file_id for file in leaving}
+        oldest = next((file_id for file_id in self._files if file_id not in gone), 0)
+        return {
+            topic_id: horizon for file in leaving for topic_id, horizon in file.tombstones.items() if oldest <= horizon
+        }
+
+    def strand(self, topic_ids: Iterable[int]) -> None:
+        """Keep the entries of topics that are not known."""
+        self.stranded = frozenset(topic_ids)
+        self._count_stopped()
+
+    def topic_ids(self) -> set[int]:
+        """Return all topics with entries that are kept."""
+        found: set[int] = set()
+        for file in self._files.values():
+            found |= file.topics
+            found.update(file.live)
+        return found
+
     def stop_topic(self, topic_id: TopicId) -> None:
         """Note that a topic has stopped: it takes no more batches, and those it needs stay until it is deleted."""
         self._stopped.add(topic_id)
         self._count_stopped()
 
     def _count_stopped(self) -> None:
-        if self._stopped:
-            self.stopped_bytes = sum(
-                file.size
-                for file in self._files.values()
-                if file.closed and file.live and file.live.keys() <= self._stopped
-            )
+        if not self._stopped and not self.stranded and not self.stopped_bytes:
+            return
+        stuck = self._stopped | self.stranded
+        self.stopped_bytes = sum(
+            file.size
+            for file in self._files.values()
+            if file.closed and (file.live or not self.stranded.isdisjoint(file.topics)) and file.live.keys() <= stuck
+        )
 
     def listed(self) -> list[tuple[int, int]]:
         """Return ids and last sequences of the live files, for the header of the next file."""
         return [(file.file_id, file.last_sequence) for file in self._files.values() if not file.freed]
 
     def unneeded(self) -> list[JournalFile]:
-        """Return the closed files that hold no needed batch."""
-        return [file for file in self._files.values() if file.closed and not file.live]
+        """Return the closed files that hold no needed batch, and nothing of a stranded topic."""
+        stranded = self.stranded
+        return [
+            file
+            for file in self._files.values()
+            if file.closed and not file.live and (not stranded or stranded.isdisjoint(file.topics))
+        ]

@@ -1,14 +1,17 @@
 """Manages journal files off the hot path: prepares the next file ahead of time, and recycles files no longer needed.
 
 It runs two tasks. One keeps two files ready, zero-filled and under their final names. The other waits for closed files
-without needed batches, requests a checkpoint (which supersedes the control entries in them), writes an entry that they
-are free, and renames them to spares.
+without needed batches, chooses those that are worth it (:func:`~danube.log.snapshots.worth_freeing`), has snapshots of
+the topics in them written, then an entry that they are free, and renames them to spares.
 
 On a full disk these two files are the reserve, which batches may not use: one is for control entries, because
 acknowledgements free space, and the last one is for the next recovery, which rewrites the end of the log.
 
-When the reserve is used up as well, commits wait for a file. FREED entries do not: each file ends with a margin for
-them (:data:`~danube.log._files.FREED_MARGIN`); otherwise no file could ever be freed.
+When the reserve is used up as well, commits wait for a file. The entries that free files do not; otherwise no file
+could ever be freed. Each file ends with a margin for FREED entries (:data:`~danube.log._files.FREED_MARGIN`). Snapshots
+may take further files: up to a quarter of ``journal_max_bytes`` beyond the reserve, and on a full disk the one for the
+next recovery, which is replaced by the file that they free. (After a crash between the two, the next start is refused
+until there is space for another file; nothing is lost.)
 
 A full table of file descriptors is not a disk error. A new file then waits until a descriptor is available; the disk
 keeps some in reserve.
@@ -21,7 +24,7 @@ import logging
 import math
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -31,8 +34,8 @@ from danube.log._files import FileTable, JournalFile, spare_name
 from danube.log.disk import Disk
 from danube.log.format import encode_file_header
 from danube.log.recovery import Recovery
+from danube.log.snapshots import PRESSED_SHARE, USUAL_SHARE, worth_freeing
 from danube.model.descriptors import is_out_of_descriptors
-from danube.model.errors import DanubeError, DataDirectoryError, DataLossError
 from danube.model.limits import Limits
 
 __all__ = ["FileKeeper", "Owner"]
@@ -42,16 +45,20 @@ _log = logging.getLogger("danube.journal")
 _U64: Final = struct.Struct("<Q")
 _RETRY_S: Final = 1.0
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-_CHECKPOINT_RETRY_S: Final = 5.0
 _RESERVED_FILES: Final = 2
 _MOST_FREED: Final = 50
 """Most files that one FREED entry names: two entries of this length fit into the margin of a file."""
+_SNAPSHOT_RATIO: Final = 4
+"""Snapshots may take this part of ``journal_max_bytes`` beyond the limits, to free files."""
 
 
 class Owner(Protocol):
     """What the keeper needs from its journal."""
 
-    checkpoint: Callable[[], Awaitable[None]] | None
+    @property
+    def recycles(self) -> bool:
+        """Whether snapshots can be written, so that files can be freed."""
+        ...
 
     @property
     def noted_revision(self) -> int:
@@ -60,6 +67,17 @@ class Owner(Protocol):
 
     def settled_sequence(self) -> int:
         """Return the last sequence up to which all entries have been reported."""
+        ...
+
+    def snapshot_cost(self, topic_id: int) -> int:
+        """Return about how many bytes the snapshot of a topic takes."""
+        ...
+
+    async def write_snapshots(self, topic_ids: Collection[int], tombstones: Mapping[int, int]) -> None:
+        """Write snapshots of topics, and tombstones with their horizons; return when they are synced.
+
+        A topic that has none stays in its files; so do all if the journal is ending.
+        """
         ...
 
     async def write_freed(self, payload: bytes) -> bool:
@@ -96,7 +114,6 @@ class FileKeeper:
         self._prepared: deque[JournalFile] = deque()
         self._spares: list[str] = []
         self._next_number = 1
-        self._checkpoint_sequence = 0
         self.identity = 0
         self._free_files = 0
         self._stopped_bytes = 0
@@ -105,6 +122,10 @@ class FileKeeper:
         self.news = trio.Event()
         self._no_descriptor = False
         self._waiting = False
+        self._urgent = False
+        """Snapshots wait for a file."""
+        self._extra_files = 0
+        """Files beyond the limits, created for snapshots; as many are removed as soon as files are free."""
         self._prepare_wanted = trio.Event()
         self._recycle_wanted = trio.Event()
         self._warned = False
@@ -114,7 +135,6 @@ class FileKeeper:
         self.active = recovery.active
         self._spares = recovery.spares
         self._next_number = recovery.next_number
-        self._checkpoint_sequence = recovery.checkpoint
         self.identity = recovery.identity
         self._note_free(await self._disk.free_bytes() // self._file_size)
 
@@ -161,20 +181,27 @@ class FileKeeper:
             sequence,
             sequence - 1,
             watermark,
-            self._checkpoint_sequence,
             older,
             file_size=file.size,
             identity=self.identity,
             metadata=self._owner.noted_revision,
         )
 
-    def can_roll(self) -> bool:
-        """Return whether another file is ready to be written."""
-        return bool(self._prepared) and not (self.disk_full and self.spare_count < _RESERVED_FILES)
+    def can_roll(self, *, urgent: bool = False) -> bool:
+        """Return whether another file is ready to be written; ``urgent``: by entries that free others."""
+        if not self._prepared:
+            return False
+        if urgent:
+            return True
+        return self.spare_count > self._extra_files and not (self.disk_full and self.spare_count < _RESERVED_FILES)
 
-    def note_waiting(self) -> None:
+    def note_waiting(self, *, urgent: bool = False) -> None:
         """Note that a commit waits for a file: have one prepared, and log the reason if that takes long."""
         self._prepare_wanted.set()
+        if urgent:
+            self._urgent = True
+        else:
+            self._recycle_wanted.set()  # any gain counts now
         if self._waiting or not (self.disk_full or self._no_descriptor or not self._may_have_another()):
             return
         self._waiting = True
@@ -199,6 +226,7 @@ class FileKeeper:
         self.files.close(self.active)
         self.files_released()
         self._recycle_wanted.set()
+        self._urgent = False
         self.active = self._prepared.popleft()
         self.files.add(self.active)
         self._note_space()
@@ -261,18 +289,29 @@ class FileKeeper:
     def _may_have_another(self) -> bool:
         if self._spares:
             return True
-        files = len(self.files) + len(self._prepared)
+        return self._free_files > 0 and self._within(self._most_bytes(urgent=self._urgent))
+
+    def _within(self, most_bytes: int) -> bool:
+        """Return whether another file may be created."""
+        return (len(self.files) + len(self._prepared)) * self._file_size < most_bytes
+
+    def _most_bytes(self, *, urgent: bool = False) -> int:
+        """Return how many bytes the files may take: all of them, or without those that only ``urgent`` entries use."""
         reserve = max(self._limits.journal_reserve_bytes, self._file_size)
         most = self._limits.journal_max_bytes + self._stopped_bytes + reserve
-        return self._free_files > 0 and files * self._file_size < most
+        if urgent:
+            most += max(self._limits.journal_max_bytes // _SNAPSHOT_RATIO, self._file_size)
+        return most
 
     async def _prepare_one(self) -> None:
         if self._spares:
             name = self._spares[-1]
         else:
             name = spare_name(self._take_number())
+            extra = not self._within(self._most_bytes())
             await self._disk.create(name, self._file_size)
             self._free_files -= 1
+            self._extra_files += extra
             self._spares.append(name)
         file = JournalFile(self._take_number(), self._file_size)
         with trio.CancelScope(shield=True):  # bounded: a rename; the list must follow it
@@ -296,44 +335,44 @@ class FileKeeper:
         owner = self._owner
         while True:
             self._recycle_wanted = trio.Event()
-            # Entries that have not settled are in no snapshot yet.
-            settled = owner.settled_sequence()
-            ready = [file for file in self.files.unneeded() if file.last_sequence <= settled]
-            if ready and owner.checkpoint is not None:
-                if any(file.last_sequence > self._checkpoint_sequence for file in ready):
-                    await self._store_checkpoint(owner.checkpoint)
-                    self._checkpoint_sequence = settled
+            leaving = self._choose() if owner.recycles else []
+            if leaving:
+                topic_ids: set[int] = set().union(*(file.topics for file in leaving))
+                tombstones = self.files.tombstones_needed(leaving)
+                if topic_ids or tombstones:
+                    await owner.write_snapshots(topic_ids, tombstones)
+                ready = self._free_of_ties(leaving)
                 for first in range(0, len(ready), _MOST_FREED):
                     await self._free(ready[first : first + _MOST_FREED])
-            self.waits_for_commits = bool(self.files.unneeded())
+            settled = owner.settled_sequence()
+            self.waits_for_commits = any(file.last_sequence > settled for file in self.files.unneeded())
             await self._recycle_wanted.wait()
 
-    async def _store_checkpoint(self, store: Callable[[], Awaitable[None]]) -> None:
-        """Store the state built from control entries; retry until it succeeds; meanwhile the journal grows.
+    def _choose(self) -> list[JournalFile]:
+        """Return the files to be freed now."""
+        # Entries that have not settled are in no snapshot yet.
+        settled = self._owner.settled_sequence()
+        ready = [file for file in self.files.unneeded() if file.last_sequence <= settled]
+        pressed = self._waiting or self._admission.used_bytes + self._file_size > self._limits.journal_max_bytes
+        share = PRESSED_SHARE if pressed else USUAL_SHARE
+        chosen = worth_freeing([(file.size, file.topics) for file in ready], self._owner.snapshot_cost, share)
+        return [ready[index] for index in chosen]
 
-        Raises:
-            DataDirectoryError, DataLossError: the store is broken, and its contents are unknown.
-        """
+    def _free_of_ties(self, leaving: Sequence[JournalFile]) -> list[JournalFile]:
+        """Return the files whose topics are covered, and whose tombstones are not needed or elsewhere."""
+        ready = [file for file in leaving if not file.topics]
         while True:
-            try:
-                await store()
-            except (DataDirectoryError, DataLossError):
-                raise
-            except DanubeError as error:
-                _log.error(
-                    "no file of the journal can be freed: its checkpoint cannot be stored; retrying in %g s: %s",
-                    _CHECKPOINT_RETRY_S,
-                    error,
-                )
-                await trio.sleep(_CHECKPOINT_RETRY_S)
-            else:
-                return
+            needed = self.files.tombstones_needed(ready).keys()
+            free = [file for file in ready if needed.isdisjoint(file.tombstones)]
+            if len(free) == len(ready):
+                return free
+            ready = free
 
     async def _free(self, files: Sequence[JournalFile]) -> None:
         """Write durably that files are no longer needed, and only then remove them from the log."""
         for file in files:
             file.freed = True
-        payload = b"".join(map(_U64.pack, (self._checkpoint_sequence, *(file.file_id for file in files))))
+        payload = b"".join(_U64.pack(file.file_id) for file in files)
         if not await self._owner.write_freed(payload):
             return
         for file in files:
@@ -341,7 +380,8 @@ class FileKeeper:
             with trio.CancelScope(shield=True):  # bounded: a rename; the table must follow it
                 self.files.remove(file)
                 self._owner.forget_file(file)
-                if file.size != self._file_size:
+                if self._extra_files or file.size != self._file_size:
+                    self._extra_files = max(0, self._extra_files - 1)
                     await self._disk.remove(file.name)
                     continue
                 await self._disk.rename(file.name, name)

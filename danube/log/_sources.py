@@ -55,7 +55,6 @@ class Sources:
         newest_id: id of the newest file with an intact header; files freed since are listed in it, or behind it.
         watermark: sequences up to this one are known to be synced.
         highest: sequences up to this one must not be used again.
-        checkpoint: control entries up to this sequence are superseded.
         expected_ids: ids of files that must exist, unless the log says that they were freed.
         identity: of the journal; 0 if no file has an intact header, or if the journal is bound to no metadata.
         metadata: the highest metadata revision recorded in a header.
@@ -69,7 +68,6 @@ class Sources:
         self.newest_id = 0
         self.watermark = 0
         self.highest = 0
-        self.checkpoint = 0
         self.expected_ids: set[int] = set()
         self.identity = 0
         self.metadata = 0
@@ -116,7 +114,6 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
             limit = header.resume_after if limit is None else min(limit, header.resume_after)
             found.watermark = max(found.watermark, header.watermark)
             found.highest = max(found.highest, header.first_sequence - 1)
-            found.checkpoint = max(found.checkpoint, header.checkpoint)
             if header.identity == found.identity:
                 found.metadata = max(found.metadata, header.metadata)
     found.live.reverse()
@@ -142,9 +139,7 @@ def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
     block = read_block_header(head, FILE_HEADER_SIZE, file_id)
     if not isinstance(block, Block):
         return None
-    return FileHeader(
-        file_id, block.sequence, block.sequence - 1, block.watermark, 0, (), complete=False, prelude=False
-    )
+    return FileHeader(file_id, block.sequence, block.sequence - 1, block.watermark, (), complete=False, prelude=False)
 
 
 def _is_unused(head: bytes) -> bool:

@@ -10,13 +10,13 @@ as a run of commit blocks without gaps between them::
 
 The file header is stored twice, at 0 and at 2048, so that one damaged copy costs nothing::
 
-    0        4         8      16               24             32          40           48       52      56
-    +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--
-    | "DNJF" | version | file | first sequence | resume after | watermark | checkpoint | count  | flags | ...
-    +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--
-               u32 = 3   u64    u64              u64            u64         u64          u32      u32
+    0        4         8      16               24             32          40       44      48
+    +--------+---------+------+----------------+--------------+-----------+--------+-------+--
+    | "DNJF" | version | file | first sequence | resume after | watermark | count  | flags | ...
+    +--------+---------+------+----------------+--------------+-----------+--------+-------+--
+               u32 = 4   u64    u64              u64            u64         u32      u32
 
-        56          64         72         80        2044  2048
+        48          56         64         72        2044  2048
       --+-----------+----------+----------+--~~--+-----+
     ... | file size | identity | metadata | live | CRC |
       --+-----------+----------+----------+--~~--+-----+
@@ -29,15 +29,14 @@ The file header is stored twice, at 0 and at 2048, so that one damaged copy cost
   record later ones. Metadata of an earlier revision have lost changes.
 * ``resume after`` is the last sequence in older files that counts. Usually it is first sequence - 1; after a recovery,
   sequences that were cut off lie between the two.
-* ``checkpoint``: control entries up to this sequence are superseded by snapshots, and files that held later ones may be
-  gone; recovery skips them.
 * ``live`` are the ids and last sequences (u64, u64) of all older files that are still needed. A later
   :data:`EntryType.FREED` entry removes ids. A listed file that is missing or ends too early is reported; an older file
-  that is not listed is void. Flag 1: there were more than 122 of them, and the
+  that is not listed is void. Flag 1: there were more than 123 of them, and the
   oldest did not fit. Flag 2: this file counts only if a newer one lists it (recovery writes several files, if it
   must, and the last one makes all of them count).
 
-Formats 1 and 2 belong to Danube 0.1, whose batches have another header. A journal of another format is refused.
+Formats 1 and 2 belong to Danube 0.1, whose batches have another header; journals of format 3 had their snapshots in the
+metadata. A journal of another format is refused.
 
 A commit block holds the entries of one write::
 
@@ -62,8 +61,10 @@ An entry is 16 bytes and its payload::
       u8     u8           u16 = 0    u32, of  u64
                                      payload
 
-The payload of a BATCH is the stamp and the producer's part. No entry type equals the first byte of a block ("D"), so a
-reader that starts at any entry can walk on through the following blocks.
+The payload of a BATCH is the stamp and the producer's part, that of a SNAPSHOT is drawn in
+:mod:`danube.log.snapshots`. A TOMBSTONE has none: its topic was deleted, and all entries of the topic before it are
+void. No entry type equals the first byte of a block ("D"), so a reader that starts at any entry can walk on through
+the following blocks.
 """
 
 from __future__ import annotations
@@ -109,14 +110,14 @@ __all__ = [
 
 FILE_MAGIC: Final = b"DNJF"
 BLOCK_MAGIC: Final = b"DNJB"
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 FILE_HEADER_SIZE: Final = 4096
 BLOCK_HEADER_SIZE: Final = 48
 ENTRY_HEADER_SIZE: Final = 16
 TERMINATOR: Final = bytes(BLOCK_HEADER_SIZE)
 
 _HALF: Final = FILE_HEADER_SIZE // 2
-_FILE: Final = struct.Struct("<4sIQQQQQIIQQQ")
+_FILE: Final = struct.Struct("<4sIQQQQIIQQQ")
 _LIVE: Final = struct.Struct("<QQ")
 _MAX_LIVE: Final = (_HALF - 4 - _FILE.size) // _LIVE.size
 _OLDER_OMITTED: Final = 1
@@ -140,12 +141,16 @@ class EntryType(enum.IntEnum):
     PRODUCER = 3
     TOPIC = 4
     FREED = 6  # 5 was never written
-    """Written by the journal itself: a checkpoint's sequence, and the ids of files that are no longer needed (u64s).
-    The last bytes of a file are kept for such entries."""
+    """Written by the journal itself: the ids of files that are no longer needed (u64s). The last bytes of a file are
+    kept for such entries."""
     DAMAGE = 7
     """Written by the journal itself: a corrupt range found by recovery (``danube.log.recovery``)."""
     METADATA = 8
     """Written by the journal itself: its identity, and a metadata revision that was already durable (u64s)."""
+    SNAPSHOT = 9
+    """Written by the journal itself: a part of the state of a topic (``danube.log.snapshots``)."""
+    TOMBSTONE = 10
+    """Written by the journal itself: the topic was deleted."""
 
 
 METADATA_ENTRY: Final = struct.Struct("<QQ")
@@ -219,7 +224,6 @@ class FileHeader(NamedTuple):
     first_sequence: int
     resume_after: int
     watermark: int
-    checkpoint: int
     live: tuple[tuple[int, int], ...]
     complete: bool
     prelude: bool
@@ -276,7 +280,6 @@ def encode_file_header(
     first_sequence: int,
     resume_after: int,
     watermark: int,
-    checkpoint: int,
     live: Sequence[tuple[int, int]],
     *,
     file_size: int,
@@ -296,7 +299,6 @@ def encode_file_header(
         first_sequence,
         resume_after,
         watermark,
-        checkpoint,
         len(live),
         flags,
         file_size,
@@ -318,7 +320,7 @@ def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
         copy = data[start : start + _HALF]
         if len(copy) < _HALF or crc32c(copy) != CRC_RESIDUE:
             continue
-        magic, version, found, first, resume, watermark, checkpoint, count, flags, *rest = _FILE.unpack_from(copy)
+        magic, version, found, first, resume, watermark, count, flags, *rest = _FILE.unpack_from(copy)
         if magic != FILE_MAGIC or found != file_id:
             continue
         if version != FORMAT_VERSION:
@@ -335,7 +337,6 @@ def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
             first,
             resume,
             watermark,
-            checkpoint,
             older,
             not flags & _OLDER_OMITTED,
             bool(flags & _PRELUDE),

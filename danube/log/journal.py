@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -45,6 +45,7 @@ from danube.log.patience import PatientDisk
 from danube.log.reader import JournalReader
 from danube.log.recovered import Recovered, Standing, Visitor
 from danube.log.recovery import Recovery
+from danube.log.snapshots import SNAPSHOT_OVERHEAD, cut
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import (
     ConfigurationError,
@@ -55,7 +56,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.ids import NO_TOPIC, Offset, TopicId
-from danube.model.limits import MIB, Limits
+from danube.model.limits import KIB, MIB, Limits
 from danube.model.policies import Durability
 
 __all__ = ["Journal", "JournalUsage"]
@@ -67,7 +68,14 @@ _FILE_OVERHEAD: Final = (
 )
 _EWMA_WEIGHT: Final = 0.1
 _RECOVERY: Final = "recovery of the journal"
-_OWN: Final = (EntryType.FREED, EntryType.METADATA)
+_OWN: Final = (EntryType.FREED, EntryType.METADATA, EntryType.SNAPSHOT, EntryType.TOMBSTONE)
+_PART_BYTES: Final = 256 * KIB
+"""Most bytes of a state in one entry."""
+_PART_OVERHEAD: Final = ENTRY_HEADER_SIZE + SNAPSHOT_OVERHEAD
+_SNAPSHOT_GROUP_BYTES: Final = 128 * KIB
+"""Snapshots of about this size are written together; other entries are committed in between."""
+_USUAL_SNAPSHOT_BYTES: Final = 256
+"""Assumed of topics whose snapshot was not seen."""
 
 OnCommit = Callable[[Sequence[Entry], DanubeError | None], None]
 
@@ -92,6 +100,10 @@ class JournalUsage(NamedTuple):
     watermark: int
     disk_full: bool
     """The file system has no space for another file."""
+    stranded_topics: int = 0
+    """Topics with entries in the journal that the metadata do not know."""
+    stranded_bytes: int = 0
+    """Bytes of their batches."""
 
 
 class _Lane:
@@ -124,8 +136,10 @@ class Journal:
         on_commit: called in the loop's thread with each group of settled entries, and an error or None. Entries of
             one topic settle in the order of their submission. May be set later (``journal.on_commit``), but before
             anything is submitted. It must not raise.
-        checkpoint: called before files are recycled; it must store the state built from control entries so far
-            (cursors, producers) where recovery finds it. Without it no file is ever recycled. May also be set later.
+        snapshot: returns the present state of a topic (the effect of all its settled entries), None if the topic is not
+            known. It must not raise. What it returns is written before the files with the topic's entries are recycled,
+            and the visitor of the next recovery receives it. Without this function no file is ever recycled. May also
+            be set later (``journal.snapshot``).
         clock: a monotonic clock in seconds (default: Trio's).
 
     Raises:
@@ -139,7 +153,7 @@ class Journal:
         *,
         file_size: int = 64 * MIB,
         on_commit: OnCommit | None = None,
-        checkpoint: Callable[[], Awaitable[None]] | None = None,
+        snapshot: Callable[[int], bytes | None] | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         if file_size < limits.max_batch_bytes + _FILE_OVERHEAD:
@@ -149,7 +163,7 @@ class Journal:
                 f"raise the file size to at least {limits.max_batch_bytes + _FILE_OVERHEAD} or lower the limit"
             )
         self.on_commit: OnCommit = on_commit if on_commit is not None else _refuse_commit
-        self.checkpoint = checkpoint
+        self.snapshot = snapshot
         self.on_roll: list[Callable[[], None]] = []
         """Called when the journal continues in another file."""
         self.before_end: Callable[[], Awaitable[None]] = _at_once
@@ -174,6 +188,11 @@ class Journal:
         """Set when the watermark moves, or can no longer move."""
         self._freed: deque[Entry] = deque()
         """Written before everything else in the synced lane, and into the margin of a file that is full."""
+        self._urgent: deque[Entry] = deque()
+        """Snapshots and tombstones: written before other entries, and to files that those may not use."""
+        self._generation = 0
+        self._snapshot_bytes: dict[int, int] = {}
+        """Bytes that the newest snapshot of a topic takes."""
         self._internal: dict[Entry, Callable[[], None]] = {}
         self._recovery: Recovery | None = None
         self._noted_revision = 0
@@ -198,14 +217,14 @@ class Journal:
         visitor: Visitor | None = None,
         file_size: int = 64 * MIB,
         on_commit: OnCommit | None = None,
-        checkpoint: Callable[[], Awaitable[None]] | None = None,
+        snapshot: Callable[[int], bytes | None] | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> AsyncIterator[Journal]:
         """Recover and run a journal; the result of recovery is in ``journal.recovered``.
 
         Leaving commits pending entries. An I/O error cancels the body (and is raised in an exception group).
         """
-        journal = cls(disk, limits, file_size=file_size, on_commit=on_commit, checkpoint=checkpoint, clock=clock)
+        journal = cls(disk, limits, file_size=file_size, on_commit=on_commit, snapshot=snapshot, clock=clock)
         await journal.recover(visitor)
         async with trio.open_nursery() as nursery:
             await nursery.start(journal.run)
@@ -264,6 +283,9 @@ class Journal:
             self._synced_file = recovery.active.file_id
         except OSError as error:
             raise self._fence(error, _RECOVERY) from error
+        snapshots = recovery.snapshots
+        self._generation = snapshots.generation
+        self._snapshot_bytes = {topic_id: size + _PART_OVERHEAD for topic_id, (_, _, size) in snapshots.newest.items()}
         self._recovery = None
         self._told_revision = recovery.metadata
         self.recovered = recovered
@@ -395,11 +417,12 @@ class Journal:
     async def _run_lane(self, lane: _Lane) -> None:
         queue = lane.queue
         while True:
-            urgent = self._freed if lane.sync else None
+            freed = self._freed if lane.sync else None
+            urgent = self._urgent if lane.sync else None
             if lane.sync and self._unsynced:
                 await self._sync_closed(lane)
                 continue
-            if not urgent and not queue:
+            if not freed and not urgent and not queue:
                 if lane.sync and self._sync_wanted > self._watermark:
                     await self._sync_active()
                     continue
@@ -409,23 +432,27 @@ class Journal:
                 await lane.idle.wait()
                 continue
             active = self._keeper.active
-            fits = _framed(*urgent) <= active.room(margin=True) if urgent else _framed(queue[0]) <= active.room()
+            if freed:
+                fits = _framed(*freed) <= active.room(margin=True)
+            else:
+                fits = _framed((urgent or queue)[0]) <= active.room()
             if not fits:
-                if self._keeper.can_roll():
+                frees = bool(freed or urgent)
+                if self._keeper.can_roll(urgent=frees):
                     self._roll()
                 elif lane.sync and self._sync_wanted > self._watermark:
                     await self._sync_active()  # the waiting task may be the one that frees space
                 else:
-                    self._keeper.note_waiting()
+                    self._keeper.note_waiting(urgent=frees)
                     await self._keeper.news.wait()
                 continue
             # No await from here to the call of Disk.write: position, sequence and the order of writes agree.
-            if urgent:
-                entries = list(urgent)
-                urgent.clear()
+            if freed:
+                entries = list(freed)
+                freed.clear()
                 await self._commit(lane, active, entries, sum(entry.size for entry in entries))
             else:
-                await self._commit(lane, active, *self._take(queue, active))
+                await self._commit(lane, active, *self._take(urgent or queue, active))
 
     def _roll(self) -> None:
         full = self._keeper.active
@@ -451,9 +478,14 @@ class Journal:
         assert file.end + len(TERMINATOR) <= self._file_size
         assert sequence > file.last_sequence
         file.last_sequence = sequence
+        topics = file.topics
         for entry in entries:
             if entry.type is EntryType.BATCH:
                 file.count_batch(entry.topic_id, entry.size, entry.end_offset)
+            elif entry.type is EntryType.TOMBSTONE:
+                continue
+            topics.add(entry.topic_id)
+        topics.discard(0)
         self._keeper.grown()
         lane.in_flight_sequence = sequence
         await self._write(file, write_at, buffers, sync=lane.sync, sequence=sequence, settling=(entries, size))
@@ -536,7 +568,7 @@ class Journal:
         self._admission.wake()
 
     def _settle_rest(self, error: DanubeError) -> None:
-        for queue in (self._os_lane.queue, self._freed, self._disk_lane.queue):
+        for queue in (self._os_lane.queue, self._freed, self._urgent, self._disk_lane.queue):
             rest = list(queue)
             queue.clear()
             if rest:
@@ -582,6 +614,124 @@ class Journal:
         self._keeper.announce()
         await done.wait()
         return self.failure is None and entry.sequence >= 0
+
+    @property
+    def recycles(self) -> bool:
+        """Whether snapshots can be written."""
+        return self.snapshot is not None
+
+    def snapshot_cost(self, topic_id: int) -> int:
+        """Return about how many bytes the snapshot of a topic takes."""
+        return self._snapshot_bytes.get(topic_id, _USUAL_SNAPSHOT_BYTES)
+
+    async def write_snapshots(self, topic_ids: Collection[int], tombstones: Mapping[int, int]) -> None:
+        """Write snapshots of topics as they are now, and tombstones with their horizons; return when they are synced.
+
+        Topics that are not known stay in their files; so do all if the journal is ending.
+        """
+        if tombstones:
+            await self._write_urgent([self._tombstone(topic_id, horizon) for topic_id, horizon in tombstones.items()])
+        take = self.snapshot
+        if take is None:
+            return
+        states = ((topic_id, state) for topic_id in topic_ids if (state := take(topic_id)) is not None)
+        await self._write_states(states)
+
+    async def save(self, states: Mapping[int, bytes]) -> None:
+        """Write snapshots of topics, by their ids; return when they are synced.
+
+        Raises:
+            JournalFencedError, UnavailableError: the journal has failed, or is ending.
+        """
+        if not await self._write_states(iter(states.items())):
+            raise self._failure or UnavailableError("the journal is closing; its snapshots were not written")
+
+    async def bury(self, topic_ids: Iterable[int]) -> None:
+        """Release all data of deleted topics, and note that they were deleted; return when that is synced.
+
+        Nothing more may be submitted for them, and what was submitted must have settled.
+
+        Raises:
+            JournalFencedError, UnavailableError: the journal has failed, or is ending.
+        """
+        entries = []
+        for topic_id in topic_ids:
+            self.drop_topic(topic_id)
+            entries.append(self._tombstone(topic_id))
+        if not await self._write_urgent(entries):
+            raise self._failure or UnavailableError("the journal is closing; the deletion of a topic was not noted")
+
+    def strand(self, topic_ids: Collection[int]) -> None:
+        """Keep all entries of topics that are not known to the metadata."""
+        self._keeper.files.strand(topic_ids)
+        self._keeper.files_released()
+
+    def topic_ids(self) -> set[int]:
+        """Return all topics with entries that are kept."""
+        return self._keeper.files.topic_ids()
+
+    def _tombstone(self, topic_id: int, horizon: int | None = None) -> Entry:
+        entry = Entry(EntryType.TOMBSTONE, topic_id, Durability.DISK, ())
+
+        def written() -> None:
+            file = self._keeper.files.get(entry.file)
+            if file is not None:
+                self._keeper.files.bury(topic_id, file, horizon)
+
+        self._internal[entry] = written
+        self._snapshot_bytes.pop(topic_id, None)
+        return entry
+
+    async def _write_states(self, states: Iterator[tuple[int, bytes]]) -> bool:
+        """Write snapshots, some at a time; return whether all are durable."""
+        part_bytes = min(_PART_BYTES, self._capacity // 4)
+        done = False
+        while not done:
+            # No await until they are queued: they contain the effects of all that has settled.
+            settled = self.settled_sequence()
+            entries: list[Entry] = []
+            covers: dict[int, int] = {}
+            size = 0
+            while size < _SNAPSHOT_GROUP_BYTES:
+                item = next(states, None)
+                if item is None:
+                    done = True
+                    break
+                topic_id, state = item
+                self._generation += 1
+                payloads = cut(state, generation=self._generation, covers=settled, part_bytes=part_bytes)
+                entries += [Entry(EntryType.SNAPSHOT, topic_id, Durability.DISK, payload) for payload in payloads]
+                self._snapshot_bytes[topic_id] = len(state) + _PART_OVERHEAD * len(payloads)
+                size += self._snapshot_bytes[topic_id]
+                covers[topic_id] = settled
+            if entries and not await self._write_urgent(entries):
+                return False
+            self._keeper.files.cover(covers)
+        return True
+
+    async def _write_urgent(self, entries: Sequence[Entry]) -> bool:
+        """Write entries before all others; return whether they are durable. False: the journal has failed or ends."""
+        if not entries:
+            return True
+        if self._closing or self._failure is not None:
+            for entry in entries:
+                self._internal.pop(entry, None)
+            return False
+        last, done = entries[-1], trio.Event()
+        noted = self._internal.get(last)
+
+        def settled() -> None:
+            if noted is not None:
+                noted()
+            done.set()
+
+        self._internal[last] = settled
+        self._urgent += entries
+        self._admission.pending_bytes += sum(entry.size for entry in entries)
+        self._disk_lane.wake()
+        self._keeper.announce()
+        await done.wait()
+        return self.failure is None and last.sequence >= 0
 
     @property
     def noted_revision(self) -> int:
@@ -730,6 +880,8 @@ class Journal:
             sequence=self._sequence,
             watermark=self._watermark,
             disk_full=self._keeper.disk_full,
+            stranded_topics=len(self._keeper.files.stranded),
+            stranded_bytes=sum(map(self.stored_bytes, self._keeper.files.stranded)),
         )
 
 

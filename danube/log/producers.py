@@ -362,7 +362,7 @@ class ProducerTable:
         )
 
     def restore(self, snapshot: bytes) -> None:
-        """Load a snapshot; entries and batches of the journal are applied after it."""
+        """Apply a snapshot; later entries and batches of the journal are applied after it. Idempotent."""
         data = _SNAPSHOT.decode(snapshot)
         self._epoch = max(self._epoch, data.epoch)
         self._exclusive_epoch = max(self._exclusive_epoch, data.exclusive_epoch)
@@ -372,9 +372,15 @@ class ProducerTable:
         for saved in data.producers:
             self._take(saved.entry)
             producer = self._by_id[saved.entry.producer_id]
+            known = {item[2] for item in producer.window}  # of an older snapshot
             producer.window.extend(
-                (item.base_sequence, item.record_count, item.base_offset, None) for item in saved.window
+                (item.base_sequence, item.record_count, item.base_offset, None)
+                for item in saved.window
+                if item.base_offset not in known
             )
+            if known:
+                producer.window = deque(sorted(producer.window, key=lambda item: item[2]))
+                producer.trim()
 
     def apply_entry(self, payload: bytes) -> None:
         """Apply a PRODUCER entry found by recovery."""

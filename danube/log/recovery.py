@@ -19,12 +19,11 @@ from __future__ import annotations
 import errno
 import logging
 import struct
-from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
-from danube.log._copy import TailCopy, block_of, entries_of
+from danube.log._copy import TailCopy, block_of
 from danube.log._files import (
     FileTable,
     JournalFile,
@@ -49,6 +48,7 @@ from danube.log.format import (
 )
 from danube.log.index import Location
 from danube.log.recovered import Corruption, Recovered, Standing, TornTail, Visitor
+from danube.log.snapshots import Assembler
 from danube.model.batch import PART_OVERHEAD, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
 from danube.model.ids import NO_TOPIC, Offset
@@ -60,7 +60,6 @@ _log = logging.getLogger("danube.journal")
 
 _U64: Final = struct.Struct("<Q")
 _FOR_EVER: Final = Offset(2**63 - 1)
-_KEPT: Final = (EntryType.BATCH, EntryType.DAMAGE)
 _OWN: Final = (EntryType.FREED, EntryType.METADATA)
 
 
@@ -89,7 +88,7 @@ class Recovery:
     Attributes:
         active: the file to continue in.
         last_sequence: everything up to it is recovered and synced.
-        checkpoint: control entries up to this sequence are superseded.
+        snapshots: those found; knows the newest complete generation of each topic.
         identity, metadata: the metadata fields of the new file's header; may be changed after the survey.
         next_number, spares: for the file keeper.
     """
@@ -112,7 +111,7 @@ class Recovery:
         self._end = 0
         self.active: JournalFile
         self.last_sequence = 0
-        self.checkpoint = 0
+        self.snapshots = Assembler()
         self.identity = 0
         self.metadata = 0
         self.next_number = 1
@@ -133,7 +132,7 @@ class Recovery:
         # Frees are recorded behind the newest header, in a block that may be cut off: then the file must still exist.
         missing = found.expected_ids - {source.file_id for source in found.live}
         for _, payload in self._freed:
-            missing.difference_update(file_id for (file_id,) in islice(_U64.iter_unpack(payload), 1, None))
+            missing.difference_update(file_id for (file_id,) in _U64.iter_unpack(payload))
         return Standing(
             bool(found.live),
             self.identity,
@@ -174,7 +173,6 @@ class Recovery:
         """
         self._visitor = visitor
         found = self._found
-        self.checkpoint = found.checkpoint
         self._watermark = max(self._watermark, synced)
         self._highest = max(self._highest, synced)
         body = self._body()
@@ -182,9 +180,7 @@ class Recovery:
         end = max((item.last for item in chain if isinstance(item, _Run)), default=0)
         for sequence, payload in self._freed:
             if sequence <= end:
-                (checkpoint,), *ids = _U64.iter_unpack(payload)
-                self.checkpoint = max(self.checkpoint, checkpoint)
-                found.expected_ids.difference_update(file_id for (file_id,) in ids)
+                found.expected_ids.difference_update(file_id for (file_id,) in _U64.iter_unpack(payload))
         present = {source.file_id for source in found.live}
         missing = await self._without_recycled(found.expected_ids - present)
         await self._collect_spares()
@@ -200,6 +196,7 @@ class Recovery:
         for source in (*found.void, *found.live[len(body) :]):
             await self._retire(source, damaged=source.file_id in damaged)
         await self._disk.sync_directory()
+        self._files.cover({topic_id: covers for topic_id, (_, covers, _) in self.snapshots.newest.items()})
         return self._recovered
 
     async def _collect_spares(self) -> None:
@@ -359,6 +356,7 @@ class Recovery:
         recovered, visitor = self._recovered, self._visitor
         recovered.blocks += 1
         shift = written_at - block.position
+        topics = file.topics
         for kind, durability, topic_id, position, start, end in parse_entries(data, block):
             if kind == EntryType.BATCH:
                 stamp = read_stamp(data[start : start + STAMP_SIZE])
@@ -373,6 +371,7 @@ class Recovery:
                     )
                 header = header_at(data, start + STAMP_SIZE)
                 location = Location(file.file_id, position + shift)
+                topics.add(topic_id)
                 topic = recovered.topic(topic_id, stamp.base_offset)
                 behind = topic.add(stamp, header, location)
                 file.count_batch(topic_id, end - start, behind)
@@ -381,8 +380,25 @@ class Recovery:
                     visitor.batch(topic_id, stamp, header, location)
             elif kind == EntryType.DAMAGE:
                 self._note(msgspec.msgpack.decode(data[start:end], type=Corruption))
-            elif kind not in _OWN and visitor is not None and block.sequence > self.checkpoint:
-                visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
+            elif kind == EntryType.SNAPSHOT:
+                topics.add(topic_id)
+                snapshot = self.snapshots.add(topic_id, data[start:end])
+                if snapshot is not None and visitor is not None:
+                    visitor.snapshot(topic_id, snapshot.state)
+            elif kind == EntryType.TOMBSTONE:
+                self._bury(topic_id, file)
+            elif kind not in _OWN:
+                topics.add(topic_id)
+                if visitor is not None:
+                    visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
+
+    def _bury(self, topic_id: int, file: JournalFile) -> None:
+        """Forget all that was read of a deleted topic."""
+        self._files.bury(topic_id, file)
+        self._recovered.topics.pop(topic_id, None)
+        self.snapshots.forget(topic_id)
+        if self._visitor is not None:
+            self._visitor.forget(topic_id)
 
     # --- 4. The fresh file ---
 
@@ -404,13 +420,7 @@ class Recovery:
                     raise OSError(
                         errno.EIO, f"{source.name} returned other bytes at {found.start} than in the first scan"
                     )
-                if found.block.sequence <= self.checkpoint:
-                    # It gets a new sequence above the checkpoint's, so entries superseded by the checkpoint must not be
-                    # copied.
-                    batches = [e for e in entries_of(found.data, found.block) if e.type in _KEPT]
-                    if batches:
-                        await writer.add(*block_of(batches, found.block.sequence))
-                elif found.block.entry_count:
+                if found.block.entry_count:
                     await writer.add(found.data, found.block)
         await writer.finish()
         self.active = writer.file

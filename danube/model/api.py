@@ -409,6 +409,10 @@ class BrokerInfo(_Message, kw_only=True):
     sealed_objects: int = 0
     """Number of objects sealed since the broker was started."""
     sealed_bytes: int = 0
+    stranded_topics: int = 0
+    """Topics with messages or cursors in the journal that the metadata do not know; they are kept, and not served."""
+    stranded_bytes: int = 0
+    """Bytes of their messages."""
 
 
 class LookupTopic(_Message):

@@ -148,6 +148,10 @@ class SealingFigures(_Message, kw_only=True):
     journal_used_bytes: int
     journal_limit_bytes: int
     """Unsealed data fills the journal up to this limit; then publishing waits."""
+    stranded_topics: int = 0
+    """Topics with messages or cursors in the journal that the metadata do not know; they are kept, and not served."""
+    stranded_bytes: int = 0
+    """Bytes of their messages."""
 
 
 class OperationFigures(_Message):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from broker.broker_harness import raw_consumer, raw_producer, running_broker, wait_until
 
+from danube.broker.topic.recovered import TopicSnapshot
 from danube.dispatch import Cursor, encode_entry
 from danube.model import Durability, api
 from danube.model.errors import StorageUnavailableError, SubscriptionNotFoundError, TopicNotFoundError
@@ -125,10 +127,12 @@ async def test_a_cursor_that_was_set_back_stays_there(tmp_path: Path) -> None:
         broker = running.broker
         subscription_id = broker.directory.find(TOPIC).subscriptions["s"].subscription_id
         await running.crash()
-        # As if a power loss had taken the last 20 of 100 messages, all of them acknowledged at a checkpoint.
-        ahead = encode_entry(Cursor(100).snapshot(subscription_id))
+        # As if a power loss had taken the last 20 of 100 messages, all of them acknowledged in a snapshot.
         await running.start()
-        await running.broker.directory.catalogue.snapshots.save([("cursors", subscription_id, ahead)])
+        topic = running.topic(TOPIC)
+        ahead = encode_entry(Cursor(100).snapshot(subscription_id))
+        state = TopicSnapshot(80, topic.producers.snapshot(), [ahead])
+        await running.broker.runtime.journal.save({topic.topic_id: msgspec.msgpack.encode(state)})
         await running.restart(crash=True)
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"%d" % number for number in range(80, 120)])

@@ -99,6 +99,15 @@ class CursorAgainstSet(RuleBasedStateMachine):
         self.seek(self.floor())  # clamping is no entry of the journal, so begin a new one
         self.snapshot()
 
+    @rule(end=OFFSETS)
+    def set_back(self, end):
+        beyond = any(offset >= end for offset in self.acked)
+        assert self.cursor.set_back(end) is beyond
+        self.acked = {offset for offset in self.acked if offset < end}
+        self.generation += beyond
+        if beyond:
+            self.snapshot()  # as the broker does
+
     @rule(repeats=st.lists(st.booleans(), max_size=60))
     def recover(self, repeats):
         recovered = Cursor(self.start)

@@ -14,6 +14,8 @@ from danube.model.batch import check_part, encode_part
 from danube.testing.disk import SimulatedDisk
 
 FILE_SIZE = 24 * 1024
+STATE_BYTES = 7_000
+"""Of a snapshot of a topic: it is cut into two parts."""
 LIMITS = Limits(
     max_batch_bytes=8 * 1024,
     journal_max_bytes=16 * FILE_SIZE,
@@ -40,7 +42,6 @@ class TopicModel:
         self.released = 0
         self.cursor = 0  # last submitted
         self.cursor_acked = 0
-        self.cursor_saved = 0  # in the snapshot
         self.synced_end = 0  # whatever its durability
         self.cursor_synced = 0
         self.log: TopicLog
@@ -62,7 +63,8 @@ class Replay:
     """The visitor: keeps what a broker would keep."""
 
     def __init__(self, topics: dict[int, TopicModel]) -> None:
-        self.cursors = {topic.topic_id: topic.cursor_saved for topic in topics.values()}
+        self.cursors = {topic.topic_id: 0 for topic in topics.values()}
+        self.snapshots = 0
         self.batches = 0
 
     def batch(self, topic_id: int, stamp: Stamp, header: BatchHeader, location: Location) -> None:
@@ -71,7 +73,15 @@ class Replay:
 
     def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
         assert entry_type == EntryType.CURSOR
-        self.cursors[topic_id] = int(payload)  # a reset: the last one counts
+        self.cursors[topic_id] = max(self.cursors[topic_id], int(payload))  # a snapshot may contain later ones
+
+    def snapshot(self, topic_id: int, state: bytes) -> None:
+        self.snapshots += 1
+        assert len(state) == STATE_BYTES
+        self.cursors[topic_id] = max(self.cursors[topic_id], int(state[:8]))
+
+    def forget(self, topic_id: int) -> None:
+        raise AssertionError("no topic was deleted")
 
 
 class World:
@@ -87,6 +97,9 @@ class World:
             self.topics[topic_id] = TopicModel(topic_id, durability)
         self.power_loss = False
         self.lives = 0
+        self.snapshots = 0
+        """How many were asked for."""
+        self.found_snapshots = 0
 
     def live(self) -> None:
         """One life: recover, check, work, crash."""
@@ -102,9 +115,7 @@ class World:
 
     async def _live(self) -> None:
         random = self.random
-        journal = Journal(
-            self.disk, LIMITS, file_size=FILE_SIZE, on_commit=self._on_commit, checkpoint=self._checkpoint
-        )
+        journal = Journal(self.disk, LIMITS, file_size=FILE_SIZE, on_commit=self._on_commit, snapshot=self.snapshot_of)
         replay = Replay(self.topics)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._crash_at, random.choice((0.0005, 0.01, 0.1, 1.0)) * random.random(), nursery)
@@ -136,12 +147,10 @@ class World:
         for entry in entries:
             self.topics[entry.topic_id].settled(entry, error)
 
-    async def _checkpoint(self) -> None:
-        saved = {topic.topic_id: topic.cursor_acked for topic in self.topics.values()}
-        await trio.sleep(self.random.random() * 0.003)
-        if not self.crashed:
-            for topic_id, cursor in saved.items():
-                self.topics[topic_id].cursor_saved = cursor
+    def snapshot_of(self, topic_id: int) -> bytes:
+        self.snapshots += 1
+        # As a broker: what was submitted counts, too. Larger than a part, so that crashes cut it.
+        return (b"%08d" % self.topics[topic_id].cursor).ljust(STATE_BYTES, b"s")
 
     async def _work(self, journal: Journal, topic: TopicModel) -> None:
         random = self.random
@@ -185,6 +194,7 @@ class World:
     async def _check(self, journal: Journal, replay: Replay) -> None:
         recovered = journal.recovered
         assert recovered is not None
+        self.found_snapshots += replay.snapshots
         where = f"seed {self.seed}, life {self.lives}, power loss {self.power_loss}"
         assert not recovered.corruptions, where
         assert not recovered.missing_files, where
@@ -216,7 +226,6 @@ class World:
             topic.parts = [item for item in topic.parts if item[1] <= log.next_offset]
             topic.acked_end = log.end_offset
             topic.cursor = topic.cursor_acked = replay.cursors[topic.topic_id]
-            topic.cursor_saved = min(topic.cursor_saved, topic.cursor)
             topic.synced_end, topic.cursor_synced = topic.acked_end, topic.cursor
             topic.log = log
 

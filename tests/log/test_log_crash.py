@@ -20,7 +20,7 @@ def test_a_seed_repeats_a_life_exactly() -> None:
         for _ in range(3):
             world.live()
         return [
-            (topic.parts, topic.acked_end, topic.released, topic.cursor, topic.cursor_saved)
+            (topic.parts, topic.acked_end, topic.released, topic.cursor, world.snapshots)
             for topic in world.topics.values()
         ] + [world.disk.names()]
 

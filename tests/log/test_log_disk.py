@@ -172,12 +172,9 @@ async def test_a_small_file_system_fills_up_and_recovers(tmp_path: Path) -> None
                 if entry.type is EntryType.BATCH:
                     log.settled(entry)
 
-        async def checkpoint() -> None:
-            await trio.lowlevel.checkpoint()
-
         part = make_part([bytes(50_000)])
         async with RealDisk(tmp_path) as disk:
-            options = {"file_size": 512 * 1024, "on_commit": on_commit, "checkpoint": checkpoint}
+            options = {"file_size": 512 * 1024, "on_commit": on_commit, "snapshot": lambda topic_id: b""}
             async with Journal.open(disk, limits, **options) as journal:
                 log = TopicLog(1, Durability.DISK, journal, BatchCache(0))
                 with pytest.raises(JournalFullError, match="disk"):  # noqa: PT012

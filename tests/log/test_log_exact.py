@@ -227,7 +227,7 @@ def test_entries_that_do_not_fill_their_block_are_refused(count: int) -> None:
 
 def file_header(live: int = 0) -> bytes:
     older = [(number, 10 * number) for number in range(1, live + 1)]
-    return encode_file_header(9, 100, 90, 80, 70, older, file_size=9999, identity=5, metadata=6)
+    return encode_file_header(9, 100, 90, 80, older, file_size=9999, identity=5, metadata=6)
 
 
 def changed(half: bytes, at: int, value: bytes) -> bytes:
@@ -236,19 +236,19 @@ def changed(half: bytes, at: int, value: bytes) -> bytes:
     return half + google_crc32c.value(half).to_bytes(4, "little")
 
 
-def test_a_file_header_has_room_for_122_older_files() -> None:
-    for live, complete in ((0, True), (121, True), (122, True), (123, False)):
+def test_a_file_header_has_room_for_123_older_files() -> None:
+    for live, complete in ((0, True), (122, True), (123, True), (124, False)):
         header = read_file_header(file_header(live), 9)
         assert header is not None
-        assert (header.complete, len(header.live)) == (complete, min(live, 122))
+        assert (header.complete, len(header.live)) == (complete, min(live, 123))
         assert header.live[-1:] == (((live, 10 * live),) if live else ())
-        assert header[:5] == (9, 100, 90, 80, 70)
-        assert header[8:] == (9999, 5, 6)
+        assert header[:4] == (9, 100, 90, 80)
+        assert header[7:] == (9999, 5, 6)
 
 
 def test_a_copy_of_a_file_header_that_makes_no_sense_is_passed_over() -> None:
     half = file_header(3)[: FILE_HEADER_SIZE // 2]
-    for at, value in ((0, b"X"), (8, b"\7"), (48, (123).to_bytes(4, "little"))):
+    for at, value in ((0, b"X"), (8, b"\7"), (40, (124).to_bytes(4, "little"))):
         odd = changed(half, at, value)
         for copies in (odd + half, half + odd):
             found = read_file_header(copies, 9)
@@ -257,7 +257,7 @@ def test_a_copy_of_a_file_header_that_makes_no_sense_is_passed_over() -> None:
         assert read_file_header(odd + odd, 9) is None
     assert read_file_header(half, 9) is not None
     assert read_file_header(half[:-1], 9) is None
-    with pytest.raises(DataDirectoryError, match="has format 4, and this Danube reads format 3 only; nothing"):
-        read_file_header(changed(half, 4, b"\4") + half, 9)
+    with pytest.raises(DataDirectoryError, match="has format 5, and this Danube reads format 4 only; nothing"):
+        read_file_header(changed(half, 4, b"\5") + half, 9)
     with pytest.raises(DataDirectoryError, match=r"has format 2 \(Danube 0\.1\), .* start the Danube that wrote it"):
         read_file_header(changed(half, 4, b"\2") + half, 9)

@@ -140,17 +140,17 @@ def test_a_file_header_survives_the_damage_of_one_copy(
     live: list[tuple[int, int]], position: int, prelude: bool
 ) -> None:
     data = bytearray(
-        encode_file_header(9, 100, 90, 80, 70, live, file_size=9999, identity=2**64 - 1, metadata=5, prelude=prelude)
+        encode_file_header(9, 100, 90, 80, live, file_size=9999, identity=2**64 - 1, metadata=5, prelude=prelude)
     )
     assert len(data) == FILE_HEADER_SIZE
     data[position] ^= 0x10
     header = read_file_header(bytes(data), 9)
     assert header is not None
-    assert header[:5] == (9, 100, 90, 80, 70)
+    assert header[:4] == (9, 100, 90, 80)
     assert header.live == tuple(live[-len(header.live) :] if header.live else ())
     assert header.complete == (len(header.live) == len(live))
     assert header.prelude is prelude
-    assert len(live) <= 122 or len(header.live) == 122
+    assert len(live) <= 123 or len(header.live) == 123
     assert read_file_header(bytes(data), 8) is None
     data[(position + 2048) % 4096] ^= 0x10
     assert read_file_header(bytes(data), 9) is None

@@ -22,7 +22,6 @@ from danube.model.errors import (
     ConfigurationError,
     JournalFencedError,
     JournalFullError,
-    LimitExceededError,
     MessageTooLargeError,
     UnavailableError,
 )
@@ -36,11 +35,11 @@ class Desk:
         self.disk = disk
         self.settled: list[tuple[Entry, DanubeError | None, float]] = []
         self.groups: list[int] = []
-        self.checkpoints = 0
+        self.snapshots: list[int] = []
         self.news = trio.Event()
         self.logs: dict[int, TopicLog] = {}
         self.cache = BatchCache(limits.cache_bytes)
-        self.journal = Journal(disk, limits, file_size=FILE_SIZE, on_commit=self.on_commit, checkpoint=self.checkpoint)
+        self.journal = Journal(disk, limits, file_size=FILE_SIZE, on_commit=self.on_commit, snapshot=self.snapshot)
 
     def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
         self.groups.append(len(entries))
@@ -51,9 +50,9 @@ class Desk:
             if entry.type is EntryType.BATCH and error is None:
                 self.logs[entry.topic_id].settled(entry)
 
-    async def checkpoint(self) -> None:
-        self.checkpoints += 1
-        await trio.sleep(0.001)
+    def snapshot(self, topic_id: int) -> bytes:
+        self.snapshots.append(topic_id)
+        return b"state of %d" % topic_id
 
     def log(self, topic_id: int, durability: Durability = Durability.DISK) -> TopicLog:
         recovered = self.journal.recovered
@@ -402,7 +401,6 @@ async def test_a_full_journal_refuses_publishes_and_takes_acks_until_a_topic_is_
         async with trio.open_nursery() as nursery:
             nursery.start_soon(later)
             await d.journal.admit(4000)
-        assert d.checkpoints >= 1
         usage = d.journal.usage()
         assert usage.files < 5
         assert usage.spare_files > 10
@@ -450,40 +448,15 @@ async def test_files_that_are_freed_among_very_many_leave_no_damage(autojump_clo
         assert recovered.stopped_topics({2: logs[1].end_offset}) == {}, "idle topics, too, can go on"
 
 
-async def test_without_a_checkpoint_nothing_is_recycled(autojump_clock: MockClock) -> None:
+async def test_without_snapshots_nothing_is_recycled(autojump_clock: MockClock) -> None:
     async with desk() as d:
-        d.journal.checkpoint = None
+        d.journal.snapshot = None
         log = d.log(1)
         await fill(d, log)
         files = d.journal.usage().files
         log.drop()
         await trio.sleep(10)
         assert d.journal.usage().files == files
-
-
-async def test_a_checkpoint_that_cannot_be_stored_is_tried_again(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with desk() as d:
-        troubles = [UnavailableError("planted"), LimitExceededError("planted")]
-
-        async def checkpoint() -> None:
-            await d.checkpoint()
-            if troubles:
-                raise troubles.pop()
-
-        d.journal.checkpoint = checkpoint
-        log = d.log(1)
-        await fill(d, log)
-        files = d.journal.usage().files
-        log.drop()
-        await trio.sleep(6)
-        assert d.journal.usage().files == files
-        await d.wait_for(d.control())  # the journal goes on
-        await trio.sleep(6)
-        assert d.checkpoints == 3
-        assert d.journal.usage().files < 5
-        assert [record.levelname for record in caplog.records if "checkpoint" in record.message] == ["ERROR"] * 2
 
 
 async def test_a_full_disk_stops_publishes_and_not_acks(autojump_clock: MockClock) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from types import SimpleNamespace
@@ -16,10 +16,9 @@ from log_lives import FILE_SIZE
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from danube.log._admission import Admission
-from danube.log._files import JournalFile, journal_name, spare_name
+from danube.log._files import FileTable, JournalFile, journal_name, spare_name
 from danube.log._keeper import FileKeeper
 from danube.log.format import read_file_header
-from danube.model.errors import DanubeError, DataDirectoryError, DataLossError, UnavailableError
 from danube.model.limits import Limits
 from danube.testing.disk import SimulatedDisk
 
@@ -30,16 +29,27 @@ class Owner:
     """A journal that writes nothing, and remembers what it was asked to."""
 
     def __init__(self) -> None:
-        self.checkpoint: Callable[[], Awaitable[None]] | None = self._checkpoint
+        self.recycles = True
         self.noted_revision = 77
         self.settled = 1_000
-        self.checkpoints = 0
+        self.snapshots: list[set[int]] = []
+        self.tombstones: list[dict[int, int]] = []
+        self.unknown: set[int] = set()
+        self.cost = 10
         self.freed: list[tuple[int, ...]] = []
         self.forgotten: list[int] = []
         self.is_ending = False
+        self.files: FileTable
 
-    async def _checkpoint(self) -> None:
-        self.checkpoints += 1
+    def snapshot_cost(self, topic_id: int) -> int:
+        return self.cost
+
+    async def write_snapshots(self, topic_ids: Collection[int], tombstones: Mapping[int, int]) -> None:
+        self.snapshots.append(set(topic_ids))
+        self.tombstones.append(dict(tombstones))
+        self.files.cover(dict.fromkeys(set(topic_ids) - self.unknown, self.settled))
+        for topic_id, horizon in tombstones.items():
+            self.files.bury(topic_id, list(self.files)[-1], horizon)
 
     def settled_sequence(self) -> int:
         return self.settled
@@ -67,6 +77,7 @@ class Bench:
         self.admission = Admission(self.limits)
         self.owner = Owner()
         self.keeper = FileKeeper(self.disk, self.limits, FILE_SIZE, self.admission, self.owner)
+        self.owner.files = self.keeper.files
 
     async def adopt(self, *, spares: int = 0) -> None:
         names = [spare_name(20 + number) for number in range(spares)]
@@ -74,7 +85,7 @@ class Bench:
             await self.disk.create(name, FILE_SIZE)
         active = JournalFile(1, FILE_SIZE)
         self.keeper.files.add(active)
-        found = SimpleNamespace(active=active, spares=names, next_number=50, checkpoint=3, identity=9)
+        found = SimpleNamespace(active=active, spares=names, next_number=50, identity=9)
         await self.keeper.adopt(found)  # type: ignore[arg-type]
 
     def fill(self, sequence: int, end: int = FILE_SIZE - 2_000) -> JournalFile:
@@ -142,7 +153,7 @@ async def test_a_header_says_where_the_log_goes_on_and_what_is_needed_behind_it(
         header = read_file_header(b.keeper.header(active, 61, 55), active.file_id)
         assert header is not None
         assert (header.file_id, header.first_sequence, header.resume_after) == (active.file_id, 61, 60)
-        assert (header.watermark, header.checkpoint) == (55, 3)
+        assert header.watermark == 55
         assert header.live == ((first.file_id, 40), (second.file_id, 60)), "not itself"
         assert (header.complete, header.prelude) == (True, False)
         assert (header.file_size, header.identity, header.metadata) == (FILE_SIZE, 9, 77)
@@ -334,37 +345,101 @@ async def test_only_what_has_settled_and_is_needed_by_nothing_is_freed(autojump_
         needed, empty = b.fill(10), b.fill(1_000)
         await trio.sleep(1)
         needed.count_batch(7, 10, 1)
+        b.keeper.active.topics = {3, 4}
         unsettled = b.fill(1_001)
         await trio.sleep(1)
-        assert b.owner.checkpoints >= 1
         assert empty.file_id in b.owner.forgotten
         assert unsettled.file_id not in b.owner.forgotten
         assert b.keeper.waits_for_commits, "the other one is free as soon as its commits have settled"
         assert unsettled in list(b.keeper.files)
-        checkpoints = b.owner.checkpoints
+        assert b.owner.snapshots == [], "a snapshot would not contain what has not settled"
         b.owner.settled = 1_001
         b.keeper.want_recycling()
         await trio.sleep(1)
         assert unsettled.file_id in b.owner.forgotten
-        assert b.owner.checkpoints == checkpoints + 1, "what it says of cursors is in no snapshot yet"
-        assert b.owner.freed[-1] == (1_001, unsettled.file_id)
+        assert b.owner.snapshots == [{3, 4}]
+        assert b.owner.freed[-1] == (unsettled.file_id,)
         assert not b.keeper.waits_for_commits
 
 
-async def test_a_checkpoint_that_covers_a_file_is_not_stored_again(autojump_clock: MockClock) -> None:
+async def test_what_a_later_snapshot_covers_is_not_written_again(autojump_clock: MockClock) -> None:
     async with bench(recycle=True) as b:
+        b.keeper.active.topics = {1, 2}
         first = b.fill(10)
         first.count_batch(7, 10, 5)
+        b.keeper.active.topics = {2, 3}
         second = b.fill(20)
         await trio.sleep(1)
-        assert b.owner.checkpoints == 1
-        assert b.owner.freed == [(1_000, second.file_id)]
-        first.last_sequence = 1_000
+        assert b.owner.snapshots == [{2, 3}]
+        assert b.owner.freed == [(second.file_id,)]
+        assert first.topics == {1}
         b.keeper.files.release(7, 5)
         b.keeper.want_recycling()
         await trio.sleep(1)
-        assert b.owner.checkpoints == 1, "it was stored behind all that this file has"
-        assert b.owner.freed[1:] == [(1_000, first.file_id)]
+        assert b.owner.snapshots == [{2, 3}, {1}]
+        assert b.owner.freed[1:] == [(first.file_id,)]
+
+
+async def test_files_that_are_not_worth_it_stay_until_space_is_short(autojump_clock: MockClock) -> None:
+    async with bench(recycle=True) as b:
+        b.owner.cost = FILE_SIZE // 10
+        b.keeper.active.topics = set(range(1, 7))
+        idle = b.fill(10)
+        b.keeper.active.topics = {7, 8}
+        busy = b.fill(20)
+        await trio.sleep(1)
+        assert b.owner.snapshots == [{7, 8}]
+        assert b.owner.forgotten == [busy.file_id]
+        b.keeper.want_recycling()
+        await trio.sleep(1)
+        assert b.owner.snapshots == [{7, 8}]
+        assert not b.keeper.waits_for_commits, "no commit changes that"
+        for number in range(FILES - 1):
+            b.keeper.active.count_batch(9, 1, 1)
+            b.fill(30 + number)
+            await trio.sleep(1)
+        assert b.owner.snapshots == [{7, 8}, set(range(1, 7))]
+        assert b.owner.forgotten == [busy.file_id, idle.file_id]
+
+
+async def test_files_of_topics_that_are_not_known_stay(autojump_clock: MockClock) -> None:
+    async with bench(recycle=True) as b:
+        b.owner.unknown = {1}
+        b.keeper.active.topics = {1}
+        unknown = b.fill(10)
+        b.keeper.files.strand([2])
+        b.keeper.active.topics = {2}
+        stranded = b.fill(20)
+        await trio.sleep(1)
+        b.keeper.active.topics = {3}
+        free = b.fill(30)
+        await trio.sleep(1)
+        assert b.owner.forgotten == [free.file_id]
+        assert b.owner.snapshots[-1] == {1, 3}, "stranded ones are not asked for"
+        b.keeper.files.strand([])
+        b.owner.unknown = set()
+        b.keeper.want_recycling()
+        await trio.sleep(1)
+        assert b.owner.forgotten == [free.file_id, unknown.file_id, stranded.file_id]
+
+
+async def test_a_tombstone_is_needed_as_long_as_an_older_file_may_hold_its_topic(autojump_clock: MockClock) -> None:
+    async with bench(recycle=True) as b:
+        older = b.fill(10)
+        older.count_batch(7, 10, 5)
+        grave = b.keeper.active
+        b.keeper.files.bury(1, grave)
+        b.fill(20)
+        await trio.sleep(1)
+        assert b.owner.tombstones == [{1: grave.file_id}], "it is written again"
+        assert b.owner.forgotten == [grave.file_id]
+        second = b.keeper.active
+        assert second.tombstones == {1: grave.file_id}
+        b.keeper.files.release(7, 5)
+        b.fill(30)
+        await trio.sleep(1)
+        assert b.owner.forgotten == [grave.file_id, older.file_id, second.file_id]
+        assert b.owner.tombstones == [{1: grave.file_id}], "nothing is left that it could be about"
 
 
 async def test_files_go_fifty_at_a_time_and_become_spares_or_go_if_their_size_is_another(
@@ -383,8 +458,7 @@ async def test_files_go_fifty_at_a_time_and_become_spares_or_go_if_their_size_is
         announced = b.keeper.spare_count
         b.keeper.want_recycling()
         await trio.sleep(1)
-        assert [len(ids) - 1 for ids in b.owner.freed] == [50, 2]
-        assert b.owner.checkpoints == 1
+        assert [len(ids) for ids in b.owner.freed] == [50, 2]
         assert b.owner.forgotten == [file.file_id for file in files]
         assert b.keeper.spare_count == announced + 51
         names = b.disk.names()
@@ -401,40 +475,9 @@ async def test_a_journal_that_ends_frees_nothing(autojump_clock: MockClock) -> N
         b.owner.is_ending = True
         file = b.fill(10)
         await trio.sleep(1)
-        assert b.owner.freed == [(1_000, file.file_id)]
+        assert b.owner.freed == [(file.file_id,)]
         assert file in list(b.keeper.files)
         assert b.owner.forgotten == []
-
-
-async def test_a_checkpoint_is_tried_again_every_five_seconds(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with bench(recycle=True) as b:
-        tries: list[float] = []
-
-        async def away() -> None:
-            tries.append(trio.current_time())
-            if len(tries) < 4:
-                raise UnavailableError("the metadata are away")
-
-        b.owner.checkpoint = away
-        b.fill(10)
-        await trio.sleep(30)
-        assert [round(at - tries[0]) for at in tries] == [0, 5, 10, 15]
-        assert len(b.owner.freed) == 1
-        assert said(caplog, "its checkpoint cannot be stored") == 3
-
-
-@pytest.mark.parametrize("broken", [DataDirectoryError("of another life"), DataLossError("damaged")])
-async def test_a_store_that_is_broken_ends_the_journal(autojump_clock: MockClock, broken: DanubeError) -> None:
-    async def checkpoint() -> None:
-        raise broken
-
-    with pytest.RaisesGroup(type(broken)):
-        async with bench(recycle=True) as b:
-            b.owner.checkpoint = checkpoint
-            b.fill(10)
-            await trio.sleep(1)
 
 
 async def test_why_the_journal_waits_is_said_once(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from log_lives import make_part
 from trio.testing import MockClock
 
 from danube.log import Entry, EntryType, Location, ProducedBatch, ProducerTable, StoredBatch, Verdict
-from danube.log._copy import TailCopy, block_of, entries_of
+from danube.log._copy import TailCopy, block_of
 from danube.log._files import FREED_MARGIN, FileTable, JournalFile, damaged_name, journal_name, spare_name
 from danube.log._sources import read_sources
 from danube.log.format import (
@@ -31,6 +31,7 @@ from danube.log.format import (
 from danube.log.producers import ProducerEntry
 from danube.log.recovered import Corruption, Recovered, RecoveredTopic, TornTail
 from danube.log.recovery import Recovery
+from danube.log.snapshots import cut
 from danube.model import BatchHeader, Durability, Limits, Stamp
 from danube.model.batch import BatchFlags, check_part, read_stamp, write_stamp
 from danube.model.errors import (
@@ -57,8 +58,8 @@ def batch(topic_id: int, base: int, records: int = 1, size: int = 30, *, sequenc
     )
 
 
-def freed(checkpoint: int, *ids: int) -> Entry:
-    payload = b"".join(number.to_bytes(8, "little") for number in (checkpoint, *ids))
+def freed(*ids: int) -> Entry:
+    payload = b"".join(number.to_bytes(8, "little") for number in ids)
     return Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
 
 
@@ -74,13 +75,12 @@ def block(file_id: int, sequence: int, *entries: Entry, watermark: int = 0) -> b
 def file(
     file_id: int, first: int, *blocks: bytes, live: Sequence[tuple[int, int]] = (), size: int = SIZE, **more: int
 ) -> tuple[str, bytes]:
-    fields = {"watermark": 0, "checkpoint": 0, "identity": 9, "metadata": 0, "resume_after": first - 1} | more
+    fields = {"watermark": 0, "identity": 9, "metadata": 0, "resume_after": first - 1} | more
     head = encode_file_header(
         file_id,
         first,
         fields["resume_after"],
         fields["watermark"],
-        fields["checkpoint"],
         live,
         file_size=size,
         identity=fields["identity"],
@@ -93,12 +93,20 @@ class Witness:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, Location]] = []
         self.controls: list[tuple[int, int, bytes, Durability]] = []
+        self.snapshots: list[tuple[int, bytes]] = []
+        self.forgotten: list[int] = []
 
     def batch(self, topic_id: int, stamp: Stamp, header: BatchHeader, location: Location) -> None:
         self.batches.append((topic_id, stamp.base_offset, location))
 
     def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
         self.controls.append((entry_type, topic_id, payload, durability))
+
+    def snapshot(self, topic_id: int, state: bytes) -> None:
+        self.snapshots.append((topic_id, state))
+
+    def forget(self, topic_id: int) -> None:
+        self.forgotten.append(topic_id)
 
 
 class Found:
@@ -165,9 +173,7 @@ def tail(*blocks: bytes, **more: int) -> tuple[str, bytes]:
 
 
 async def test_body_and_tail_of_a_healthy_journal(autojump_clock: MockClock) -> None:
-    f = await recover(
-        body(), tail(checkpoint=11, metadata=40), (spare_name(7), bytes(SIZE)), (spare_name(8), bytes(99))
-    )
+    f = await recover(body(), tail(metadata=40), (spare_name(7), bytes(SIZE)), (spare_name(8), bytes(99)))
     r = f.recovery
     assert (f.standing.begun, f.standing.identity, f.standing.metadata, f.standing.end) == (True, 9, 40, 14)
     assert (f.standing.newest_file, f.standing.missing_files, f.standing.cut_files) == (3, (), {})
@@ -175,9 +181,10 @@ async def test_body_and_tail_of_a_healthy_journal(autojump_clock: MockClock) -> 
     assert (f.recovered.corruptions, f.recovered.missing_files) == ([], [])
     assert [(topic_id, base) for topic_id, base, _ in f.witness.batches] == [(1, 0), (2, 5), (1, 2), (2, 6), (1, 3)]
     assert f.witness.controls == [
+        (EntryType.CURSOR, 1, b"a", Durability.OS),
         (EntryType.CURSOR, 2, b"b", Durability.OS),
         (EntryType.CURSOR, 1, b"c", Durability.OS),
-    ], "that of sequence 11 is superseded by the checkpoint"
+    ]
     assert f.witness.batches[1][2] == Location(1, BODY_AT[1] + BLOCK_HEADER_SIZE)
     active = r.active
     assert f.witness.batches[3][2] == Location(active.file_id, START + BLOCK_HEADER_SIZE + 17)
@@ -186,13 +193,13 @@ async def test_body_and_tail_of_a_healthy_journal(autojump_clock: MockClock) -> 
     assert (first.file_id, first.closed, first.last_sequence, first.end, first.written) == (1, True, 12, SIZE, SIZE)
     assert {topic_id: end for topic_id, (_, end) in first.live.items()} == {1: 3, 2: 6}
     assert {topic_id: end for topic_id, (_, end) in active.live.items()} == {1: 4, 2: 9}
-    assert (r.last_sequence, r.checkpoint, r.identity, r.metadata) == (16, 11, 9, 40)
+    assert (r.last_sequence, r.identity, r.metadata) == (16, 9, 40)
     assert f.blocks() == [(15, [2, 1]), (16, [1, 2])], "sequences are not used twice"
     assert (active.last_sequence, active.end, active.written, active.closed) == (16, active.end, active.end, False)
     assert active.end == START + len(TAIL[0]) + len(TAIL[1])
     header = read_file_header(bytes(f.disk.content(active.name)), active.file_id)
     assert header is not None
-    assert (header.first_sequence, header.resume_after, header.watermark, header.checkpoint) == (15, 12, 12, 11)
+    assert (header.first_sequence, header.resume_after, header.watermark) == (15, 12, 12)
     assert (header.live, header.file_size, header.identity, header.metadata) == (((1, 12),), SIZE, 9, 40)
     # Of the old files the first stays, the other and the spare that was used got numbers that no file ever had.
     assert active.file_id == 9
@@ -229,25 +236,92 @@ async def test_other_files_are_named_and_left_alone(autojump_clock: MockClock) -
     assert {"notes.txt", damaged_name(2)} < set(f.disk.names())
 
 
-async def test_what_a_checkpoint_covers_moves_without_its_control_entries(autojump_clock: MockClock) -> None:
-    f = await recover(body(), tail(checkpoint=13))
-    assert f.blocks() == [(15, [1]), (16, [1, 2])]
-    assert [payload for _, _, payload, _ in f.witness.controls] == [b"c"]
-    f = await recover(body(), tail(block(3, 13, control()), TAIL[1], checkpoint=13))
-    assert f.blocks() == [(15, [1, 2])], "and a block of nothing else does not move"
+def snapshot(topic_id: int, state: bytes, generation: int, *, covers: int = 0) -> list[Entry]:
+    """A snapshot in parts of four bytes."""
+    payloads = cut(state, generation=generation, covers=covers, part_bytes=4)
+    return [Entry(EntryType.SNAPSHOT, topic_id, Durability.DISK, payload) for payload in payloads]
 
 
-async def test_what_was_freed_is_not_missed_and_raises_the_checkpoint(autojump_clock: MockClock) -> None:
-    gone = [block(3, 13, freed(13, 1, 2)), block(3, 14, control(1, b"c"))]
+async def test_a_snapshot_comes_with_its_last_part_and_in_its_place_of_the_log(autojump_clock: MockClock) -> None:
+    first, last = snapshot(1, b"state 1", 7, covers=12)
+    f = await recover(
+        body(block(1, 10, batch(1, 0, 2)), block(1, 11, control(1, b"a")), block(1, 12, control(2, b"b"), first)),
+        tail(block(3, 13, control(1, b"c"), last, watermark=12), block(3, 14, control(1, b"d"))),
+    )
+    assert f.witness.snapshots == [(1, b"state 1")]
+    assert [payload for _, _, payload, _ in f.witness.controls] == [b"a", b"b", b"c", b"d"], (
+        "it may contain some of them"
+    )
+    assert f.recovery.snapshots.generation == 7
+    old, active = f.table
+    assert (old.topics, active.topics) == ({2}, {1}), "what the first file has of topic 1 is covered"
+
+
+async def test_a_snapshot_covers_no_file_with_later_entries(autojump_clock: MockClock) -> None:
+    f = await recover(
+        body(block(1, 10, control(1, b"a")), block(1, 11, batch(1, 0)), block(1, 12, control(1, b"b"))),
+        tail(block(3, 13, *snapshot(1, b"s", 1, covers=11), watermark=12)),
+    )
+    assert f.witness.snapshots == [(1, b"s")]
+    assert [file.topics for file in f.table] == [{1}, {1}], "that of sequence 12 had not settled"
+
+
+@pytest.mark.parametrize("harm", ["torn", "damaged", "missing"])
+async def test_without_one_of_its_parts_a_snapshot_is_none_and_the_one_before_counts(
+    autojump_clock: MockClock, harm: str
+) -> None:
+    new = snapshot(1, b"new state", 2, covers=12)
+    assert len(new) == 3
+    blocks = [
+        block(3, 13, new[0], watermark=12),
+        block(3, 14, new[1], watermark=12),
+        block(3, 15, new[2], watermark=12),
+    ]
+    log = {
+        "torn": tail(*blocks[:2]),
+        "damaged": damaged(tail(*blocks), START + len(blocks[0]) + 80),
+        "missing": tail(blocks[0], block(3, 14, control(2)), block(3, 15, new[2])),
+    }[harm]
+    old = body(block(1, 10, *snapshot(1, b"old", 1)), block(1, 11, control(1, b"a")), block(1, 12, control(1, b"b")))
+    f = await recover(old, log)
+    assert f.witness.snapshots == [(1, b"old")]
+    assert [payload for kind, topic_id, payload, _ in f.witness.controls if topic_id == 1] == [b"a", b"b"]
+    assert 1 in f.table.get(1).topics, "the file that it needs is not free"  # type: ignore[union-attr]
+    assert f.recovery.snapshots.generation == 2, "the next one is newer than both"
+
+
+async def test_a_tombstone_voids_what_was_before_it(autojump_clock: MockClock) -> None:
+    grave = Entry(EntryType.TOMBSTONE, 1, Durability.DISK, ())
+    f = await recover(
+        body(block(1, 10, batch(1, 0, 2), *snapshot(1, b"s", 1)), block(1, 11, batch(2, 5)), block(1, 12, control(1))),
+        tail(block(3, 13, grave, watermark=12)),
+    )
+    assert f.witness.forgotten == [1]
+    assert set(f.recovered.topics) == {2}
+    old, active = f.table
+    assert (old.topics, set(old.live), active.topics) == ({2}, {2}, set())
+    assert active.tombstones == {1: active.file_id}
+    # A topic that was restored has a new life behind it.
+    f = await recover(
+        body(block(1, 10, batch(1, 0, 2)), block(1, 11, control(1, b"a")), block(1, 12, grave)),
+        tail(block(3, 13, *snapshot(1, b"s", 2), watermark=12), block(3, 14, batch(1, 7))),
+    )
+    assert f.witness.snapshots == [(1, b"s")]
+    assert (f.recovered.topics[1].first_offset, f.recovered.topics[1].damaged) == (7, [])
+    assert [file.topics for file in f.table] == [set(), {1}]
+
+
+async def test_what_was_freed_is_not_missed(autojump_clock: MockClock) -> None:
+    gone = [block(3, 13, freed(1, 2)), block(3, 14, control(1, b"c"))]
     f = await recover(file(3, 13, *gone, live=[(1, 12), (2, 12)], watermark=12))
     assert f.standing.missing_files == ()
-    assert (f.recovered.missing_files, f.recovery.checkpoint) == ([], 13)
+    assert f.recovered.missing_files == []
     assert [payload for _, _, payload, _ in f.witness.controls] == [b"c"]
     header = read_file_header(bytes(f.disk.content(f.recovery.active.name)), f.recovery.active.file_id)
     assert header is not None
-    assert (header.checkpoint, header.live) == (13, ())
-    late = file(3, 13, block(3, 13, freed(2, 1)), live=[(1, 12), (2, 12)], watermark=12)
-    assert (await recover(late)).standing.missing_files == (2,), "the first number is no file"
+    assert header.live == ()
+    late = file(3, 13, block(3, 13, freed(1)), live=[(1, 12), (2, 12)], watermark=12)
+    assert (await recover(late)).standing.missing_files == (2,)
     # The one that says so may itself be cut off: then they are missing.
     torn = damaged(file(3, 13, *gone, live=[(1, 12)], watermark=12), START + 60)
     f = await recover(torn)
@@ -258,7 +332,7 @@ async def test_what_was_freed_is_not_missed_and_raises_the_checkpoint(autojump_c
 
 FREEING = [
     block(5, 20, batch(1, 3), watermark=19),
-    block(5, 21, freed(3, 1, 2, 3), watermark=20),
+    block(5, 21, freed(1, 2, 3), watermark=20),
     block(5, 22, batch(1, 4), watermark=21),
 ]
 FREED_AT = START + len(FREEING[0])
@@ -296,7 +370,7 @@ async def test_what_was_freed_is_not_missed_if_the_entry_that_says_so_is_damaged
 
 
 async def test_what_was_freed_is_not_missed_if_the_entry_that_says_so_is_cut_off(autojump_clock: MockClock) -> None:
-    blocks = FREEING[0], block(5, 21, freed(3, 1, 2, 3), watermark=19)
+    blocks = FREEING[0], block(5, 21, freed(1, 2, 3), watermark=19)
     fifth = file(5, 20, *blocks, live=[(1, 12), (2, 15), (3, 19)], watermark=19)
     f = await recover(damaged(fifth, START + 60), *freed_files())
     assert f.recovered.torn is not None
@@ -510,7 +584,7 @@ async def test_a_disk_that_reads_differently_is_an_error(autojump_clock: MockClo
 
 
 class CopyOwner:
-    checkpoint, identity, metadata = 5, 9, 33
+    identity, metadata = 9, 33
 
     def __init__(self, disk: SimulatedDisk, size: int) -> None:
         self.disk, self.size, self.number = disk, size, 20
@@ -546,7 +620,7 @@ async def test_a_copy_of_several_files_counts_with_the_name_of_the_last(autojump
     assert (second.first_sequence, second.resume_after, second.prelude, second.live) == (17, 16, False, ((21, 16),))
     for head in heads:
         assert head is not None
-        assert (head.watermark, head.checkpoint, head.identity, head.metadata, head.file_size) == (12, 5, 9, 33, size)
+        assert (head.watermark, head.identity, head.metadata, head.file_size) == (12, 9, 33, size)
     for _ in range(10):  # whichever of the states that it may be in: it is synced
         after = disk.crash(power_loss=True)
         assert after.names() == [journal_name(21), journal_name(22)]
@@ -575,16 +649,6 @@ async def test_a_copy_of_several_files_counts_with_the_name_of_the_last(autojump
     found = await read_sources(disk, await disk.list())
     assert [source.file_id for source in found.void] == [21]
     assert found.live == []
-
-
-def test_entries_are_framed_again_as_they_were() -> None:
-    entries = [batch(1, 0), control(2, b"abc"), freed(3, 4)]
-    data, framed = block_of(entries, 77)
-    assert (framed.sequence, framed.entry_count, framed.position) == (77, 3, 0)
-    again = entries_of(data, framed)
-    assert [(e.type, e.topic_id, e.durability, b"".join(e.buffers)) for e in again] == [
-        (e.type, e.topic_id, e.durability, b"".join(e.buffers)) for e in entries
-    ]
 
 
 # --- A topic that was recovered ---

@@ -45,9 +45,7 @@ class DirectedWorld(World):
         self.lives += 1
 
     async def _live_by(self, steps: list[tuple[str, int, object]], ending: str) -> None:
-        journal = Journal(
-            self.disk, LIMITS, file_size=FILE_SIZE, on_commit=self._on_commit, checkpoint=self._checkpoint
-        )
+        journal = Journal(self.disk, LIMITS, file_size=FILE_SIZE, on_commit=self._on_commit, snapshot=self.snapshot_of)
         replay = Replay(self.topics)
         await journal.recover(replay)
         await self._check(journal, replay)
@@ -63,7 +61,6 @@ class DirectedWorld(World):
                 self.disk = self.disk.crash(power_loss=self.power_loss)
                 raise CrashError
             await journal.aclose()
-            await self._checkpoint()
             nursery.cancel_scope.cancel()
         for topic in self.topics.values():
             assert topic.acked_end == topic.log.next_offset, "a journal that was closed has settled everything"
@@ -107,7 +104,7 @@ class JournalRecovery(RuleBasedStateMachine):
 
     @rule(topic=TOPICS, count=st.integers(20, 60), ending=ENDINGS)
     def fill_files(self, topic: int, count: int, ending: str) -> None:
-        """So much that files fill up, and are released, checkpointed and recycled."""
+        """So much that files fill up, and are released, covered by snapshots and recycled."""
         steps: list[tuple[str, int, object]] = []
         for number in range(count):
             steps.append(("append", topic, [1500]))

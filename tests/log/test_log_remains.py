@@ -183,7 +183,6 @@ def header(file_id: int, first: int, live: Sequence[tuple[int, int]] = (), **mor
     fields = {
         "resume_after": first - 1,
         "watermark": 0,
-        "checkpoint": 0,
         "file_size": 5000,
         "identity": 9,
         "metadata": 0,
@@ -194,7 +193,6 @@ def header(file_id: int, first: int, live: Sequence[tuple[int, int]] = (), **mor
         first,
         fields["resume_after"],
         fields["watermark"],
-        fields["checkpoint"],
         live,
         file_size=fields["file_size"],
         identity=fields["identity"],
@@ -211,41 +209,41 @@ async def sources(files: dict[int, bytes], size: int = 5000) -> Sources:
 async def test_a_directory_without_files_says_nothing(autojump_clock: MockClock) -> None:
     found = await sources({})
     assert (found.live, found.unused, found.void, found.cut) == ([], [], [], {})
-    assert (found.newest_id, found.watermark, found.highest, found.checkpoint) == (0, 0, 0, 0)
+    assert (found.newest_id, found.watermark, found.highest) == (0, 0, 0)
     assert (found.expected_ids, found.identity, found.metadata) == (set(), 0, 0)
 
 
 async def test_the_newest_header_says_which_older_files_count_and_where_they_end(autojump_clock: MockClock) -> None:
     found = await sources(
         {
-            2: header(2, 11, watermark=30, checkpoint=8, metadata=50),
+            2: header(2, 11, watermark=30, metadata=50),
             3: header(3, 21),
-            5: header(5, 41, [(2, 20), (4, 40)], watermark=25, checkpoint=12, metadata=40),
+            5: header(5, 41, [(2, 20), (4, 40)], watermark=25, metadata=40),
         }
     )
     assert found.live == [Source(2, 5000, 11, 20, True), Source(5, 5000, 41, None, True)]
     assert found.void == [Source(3, 5000, 21, 40, False)]
     assert found.live[0].name == journal_name(2)
     assert (found.newest_id, found.identity, found.expected_ids) == (5, 9, {2, 4})
-    assert (found.watermark, found.highest, found.checkpoint, found.metadata) == (30, 40, 12, 50)
+    assert (found.watermark, found.highest, found.metadata) == (30, 40, 50)
 
 
 async def test_void_files_and_other_identities_say_nothing(autojump_clock: MockClock) -> None:
     found = await sources(
         {
             1: header(1, 1, metadata=70, identity=8),
-            2: header(2, 11, watermark=99, checkpoint=99, metadata=99),
+            2: header(2, 11, watermark=99, metadata=99),
             3: header(3, 21, [(1, 10)], metadata=60),
         }
     )
     assert [source.file_id for source in found.live] == [1, 3]
-    assert (found.watermark, found.checkpoint, found.metadata, found.highest) == (0, 0, 60, 20)
+    assert (found.watermark, found.metadata, found.highest) == (0, 60, 20)
 
 
 async def test_files_that_did_not_fit_into_the_list_count_and_end_where_a_later_one_begins(
     autojump_clock: MockClock,
 ) -> None:
-    listed = [(number, 10 * number) for number in range(2, 125)]
+    listed = [(number, 10 * number) for number in range(2, 126)]
     found = await sources(
         {
             1: header(1, 5),
@@ -253,7 +251,7 @@ async def test_files_that_did_not_fit_into_the_list_count_and_end_where_a_later_
             3: header(3, 21),
             4: b"\7" * 100,
             60: header(60, 591, metadata=7),
-            200: header(200, 1241, listed),
+            200: header(200, 1251, listed),
             30: header(30, 700, resume_after=650),
         }
     )
@@ -267,9 +265,9 @@ async def test_files_that_did_not_fit_into_the_list_count_and_end_where_a_later_
         60: (600, True),
         200: (None, True),
     }
-    assert found.expected_ids == set(range(3, 125)), "of 123 the oldest one did not fit"
-    without = await sources({125: header(125, 1300), 200: header(200, 1241, listed)})
-    assert [source.file_id for source in without.void] == [125], "it is newer than the list begins, and not in it"
+    assert found.expected_ids == set(range(3, 126)), "of 124 the oldest one did not fit"
+    without = await sources({126: header(126, 1300), 200: header(200, 1251, listed)})
+    assert [source.file_id for source in without.void] == [126], "it is newer than the list begins, and not in it"
 
 
 async def test_newer_than_the_newest_header_are_files_without_blocks_only(autojump_clock: MockClock) -> None:

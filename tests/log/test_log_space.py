@@ -19,7 +19,7 @@ from danube.log import BatchCache, Entry, EntryType, Journal, RealDisk, TopicLog
 from danube.log._files import FREED_MARGIN
 from danube.model import Durability, Limits
 from danube.model.batch import check_part
-from danube.model.errors import DanubeError, OutOfDescriptorsError, UnavailableError
+from danube.model.errors import DanubeError, OutOfDescriptorsError
 from danube.testing.disk import SimulatedDisk
 
 FILES = 6
@@ -39,9 +39,8 @@ class Desk:
             journal_full_wait_s=1.0,
         )
         self.settled: set[Entry] = set()
-        self.metadata_away = False
         self.journal = Journal(
-            disk, self.limits, file_size=FILE_SIZE, on_commit=self._on_commit, checkpoint=self._checkpoint
+            disk, self.limits, file_size=FILE_SIZE, on_commit=self._on_commit, snapshot=self._snapshot
         )
         self.log: TopicLog
 
@@ -52,10 +51,8 @@ class Desk:
             if entry.type is EntryType.BATCH:
                 self.log.settled(entry)
 
-    async def _checkpoint(self) -> None:
-        await trio.sleep(0.01)
-        if self.metadata_away:
-            raise UnavailableError("the metadata are away")
+    def _snapshot(self, topic_id: int) -> bytes:
+        return bytes(500)
 
     async def fill(self) -> None:
         """Publish until nothing more is admitted."""
@@ -68,7 +65,7 @@ class Desk:
             self.log.append(part, check_part(part), 1)
 
     def control(self) -> Entry:
-        part = make_part([bytes(10)])  # so that no file comes free by a checkpoint alone
+        part = make_part([bytes(10)])  # so that no file comes free by a snapshot alone
         self.log.append(part, check_part(part), 1)
         entry = Entry(EntryType.CURSOR, 1, Durability.DISK, (bytes(3000),))
         self.journal.submit(entry)
@@ -108,20 +105,15 @@ def waits(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("reserve_files", [1, 2])
-@pytest.mark.parametrize("metadata_away", [False, True], ids=["storage", "metadata"])
 async def test_used_up_limits_are_left_as_soon_as_something_can_be_freed(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, metadata_away: bool, reserve_files: int
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, reserve_files: int
 ) -> None:
-    """While storage or metadata are away nothing comes free; what waits for a file then must not block what frees."""
+    """While the storage is away nothing comes free; what waits for a file then must not block what frees."""
     async with desk(SimulatedDisk(Random(1)), reserve_files) as d:
         await d.fill()
-        if metadata_away:
-            d.metadata_away = True
-            d.log.expire(d.log.end_offset)
         stuck = await d.use_up()
         (said,) = waits(caplog)
         assert "journal_reserve_bytes" in said
-        d.metadata_away = False
         d.log.expire(d.log.end_offset)
         await d.expect(stuck)
         assert "continues in another file" in caplog.text
@@ -134,20 +126,15 @@ async def test_used_up_limits_are_left_as_soon_as_something_can_be_freed(
         await d.expect(stuck)
 
 
-@pytest.mark.parametrize("metadata_away", [False, True], ids=["storage", "metadata"])
 async def test_a_full_disk_is_left_as_soon_as_something_can_be_freed(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, metadata_away: bool
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SimulatedDisk(Random(1), capacity=5 * FILE_SIZE)
     async with desk(disk) as d:
         await d.fill()
-        d.metadata_away = metadata_away
-        if metadata_away:
-            d.log.expire(d.log.end_offset)
         stuck = await d.use_up()
         (said,) = waits(caplog)
         assert "disk of the journal is full" in said
-        d.metadata_away = False
         d.log.expire(d.log.end_offset)
         await d.expect(stuck)
         files = [name for name in disk.names() if name.startswith(("journal", "spare"))]
@@ -160,7 +147,7 @@ async def test_a_full_disk_is_left_as_soon_as_something_can_be_freed(
 
 
 async def test_what_was_written_can_be_synced_while_nothing_can_be_committed(autojump_clock: MockClock) -> None:
-    """Sealing and checkpoints wait for a sync, and they are what makes room."""
+    """Sealing waits for a sync, and it is what makes room."""
     async with desk(SimulatedDisk(Random(1))) as d:
         await d.fill()
         d.log.durability = Durability.OS

@@ -8,8 +8,8 @@ Keys::
     /subscriptions/{topic id}/{subscription}   SubscriptionRecord
     /withheld/{storage}/{namespace}/{topic}    TopicRecord of a topic of a bucket that is not served: its name is taken
     /storages/{storage}                        identity of the marker by which it is recognized (text)
-    /snapshots/...                             see danube.broker.catalogue.snapshots
-    /writers/catalogue                         guard of the changes of all but subscriptions and snapshots
+    /deleted/{first topic id}                  ids of a topic that was deleted; until the journal notes that, too
+    /writers/catalogue                         guard of the changes of all but subscriptions
 
 A topic incarnation has an id of its own: a topic that is deleted and created again never meets its old data or cursors.
 The store is the source of truth; lookups are answered by tables (:class:`~danube.metadata.Table`). All changes pass
@@ -26,15 +26,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Container, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import trio
 
 from danube.broker.catalogue.catalogue_records import BROKER, BUILT_IN_NAMESPACES, CatalogueRecords, without_planned
-from danube.broker.catalogue.snapshots import Snapshots
 from danube.metadata import Change, MetadataStore, Table, TableWriter
 from danube.model import (
     Durability,
@@ -83,6 +82,14 @@ def _together() -> trio.CancelScope:
     return trio.CancelScope(shield=True)
 
 
+class _Step(NamedTuple):
+    """A change of one row."""
+
+    table: Table[Any]
+    name: str
+    change: Change
+
+
 class Catalogue(CatalogueRecords):
     """Namespaces, topics and subscriptions of one broker. Create it with :meth:`load`."""
 
@@ -104,11 +111,12 @@ class Catalogue(CatalogueRecords):
         self._rng = rng
         self._clock_us = clock_us
         self._writer: TableWriter
-        self._undo: Callable[[], Change | None] = _nothing
-        """Makes the change that undoes a change in doubt, should it have been applied."""
+        self._undo: Callable[[], list[Change]] = _nothing
+        """Makes the changes that undo a change in doubt, should it have been applied."""
         self._doubt = trio.Event()
-        self.snapshots = Snapshots(store)
-        """Stored by checkpoints of the journal."""
+        self._deleted_table: Table[list[TopicId]] = Table(
+            store, "/deleted/", list, decode=msgspec.msgpack.Decoder(list[TopicId]).decode
+        )
 
     @classmethod
     async def load(
@@ -123,6 +131,7 @@ class Catalogue(CatalogueRecords):
             self._storage_table,
             self._policy_table,
             self._withheld_table,
+            self._deleted_table,
         ):
             await table.load()
         for name in BUILT_IN_NAMESPACES:
@@ -142,30 +151,33 @@ class Catalogue(CatalogueRecords):
         """Wait for other changes; one that has failed is undone, if it was applied after all."""
         async with self._writer.changing():
             undo = self._undo()
-            if undo is not None:
+            if undo:
                 with _together():
-                    await self._writer.apply(undo)
+                    await self._writer.apply(*undo)
             self._undo = _nothing
             yield
 
     async def _put(self, table: Table[T], name: str, record: T) -> None:
         """Create or replace a record, inside :meth:`_changing`."""
-        await self._apply(table, name, table.put(name, record))
+        await self._apply(_Step(table, name, table.put(name, record)))
 
     async def _delete(self, table: Table[T], name: str) -> None:
-        await self._apply(table, name, table.delete(name))
+        await self._apply(_Step(table, name, table.delete(name)))
 
-    async def _apply(self, table: Table[T], name: str, change: Change) -> None:
-        before = table.values.get(name)
+    async def _apply(self, *steps: _Step) -> None:
+        """Make some changes, all or none, inside :meth:`_changing`."""
+        before = [step.table.values.get(step.name) for step in steps]
 
-        def undo() -> Change | None:
-            if table.values.get(name) is before:
-                return None
-            return table.put(name, before) if before is not None else table.delete(name)
+        def undo() -> list[Change]:
+            return [
+                step.table.put(step.name, value) if value is not None else step.table.delete(step.name)
+                for step, value in zip(steps, before, strict=True)
+                if step.table.values.get(step.name) is not value
+            ]
 
         with _together():
             try:
-                await self._writer.apply(change)
+                await self._writer.apply(*(step.change for step in steps))
             except DanubeError:
                 if self._writer.in_doubt:
                     self._undo = undo
@@ -263,14 +275,14 @@ class Catalogue(CatalogueRecords):
         self,
         topic: str,
         record: TopicRecord,
-        subscriptions: Mapping[TopicId, Mapping[str, tuple[SubscriptionRecord, bytes]]],
+        subscriptions: Mapping[TopicId, Mapping[str, SubscriptionRecord]],
     ) -> None:
         """Enter a topic that existed elsewhere, with its ids and subscriptions. May be repeated after an interruption.
 
         Args:
             topic: its name; a namespace that is missing is created.
             record: its former record.
-            subscriptions: by topic id and name: the record, and the snapshot of the cursor.
+            subscriptions: by topic id and name. Their cursors are elsewhere, and durable.
 
         Raises:
             AlreadyExistsError: another topic of this name exists.
@@ -288,8 +300,7 @@ class Catalogue(CatalogueRecords):
                     f"topic {topic!r} cannot be restored: limit max_topics = {self._limits.max_topics} is reached"
                 )
             for topic_id in record.topic_ids:
-                for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
-                    await self.snapshots.save([("cursors", entry.subscription_id, cursor)])
+                for subscription, entry in subscriptions.get(topic_id, {}).items():
                     await self._store.put(_subscription_key(topic_id, subscription), _encode(entry))
             # The record comes last: until then nothing of this is visible.
             await self._put_topic(topic, record)
@@ -313,8 +324,12 @@ class Catalogue(CatalogueRecords):
         async with self._changing():
             record = self.expect(topic)
             # The record is deleted first: the records of its ids are unreachable from then on, and removed at the next
-            # start if the broker crashes in between.
-            await self._delete(self._topic_table, topic)
+            # start if the broker crashes in between. The ids are noted: what the journal holds of unknown topics stays.
+            name = f"{record.topic_ids[0]:016x}"
+            await self._apply(
+                _Step(self._topic_table, topic, self._topic_table.delete(topic)),
+                _Step(self._deleted_table, name, self._deleted_table.put(name, record.topic_ids)),
+            )
             try:
                 for topic_id in record.topic_ids:
                     await self._sweep(topic_id)
@@ -322,25 +337,28 @@ class Catalogue(CatalogueRecords):
                 _log.warning("remains of topic %r are removed at the next start: %s", topic, error)
             return record
 
+    def deleted(self) -> list[list[TopicId]]:
+        """Return the ids of deleted topics whose deletion the journal has perhaps not noted; those of one together."""
+        return list(self._deleted_table.values.values())
+
+    async def buried(self, topic_ids: Sequence[TopicId]) -> None:
+        """Forget the ids of a deleted topic: the journal has noted its deletion."""
+        async with self._changing():
+            name = f"{topic_ids[0]:016x}"
+            if name in self._deleted_table.values:
+                await self._delete(self._deleted_table, name)
+
     async def _sweep(self, topic_id: TopicId) -> None:
         for item in (await self._store.list(f"/subscriptions/{topic_id:016x}/"))[0]:
-            record = decode_subscription(item.value)
-            await self.snapshots.delete("cursors", record.subscription_id)
             await self._store.delete(item.key)
-        await self.snapshots.delete("topics", topic_id)
 
     async def sweep_orphans(self) -> int:
         """Delete records of topics and subscriptions that were deleted (an interrupted deletion); return how many."""
         alive = {topic_id for record in self._topics.values() for topic_id in record.topic_ids}
         orphans = {int(item.key.split("/")[2], 16) for item in (await self._store.list("/subscriptions/"))[0]} - alive
-        orphans |= await self.snapshots.ids("topics") - alive
         for topic_id in orphans:
             await self._sweep(TopicId(topic_id))
-        # A checkpoint that was under way may have stored the cursor of a subscription that was just deleted.
-        known = {
-            record.subscription_id for records in (await self.subscriptions()).values() for record in records.values()
-        }
-        return len(orphans) + await self.snapshots.sweep("topics", alive) + await self.snapshots.sweep("cursors", known)
+        return len(orphans)
 
     # --- Policies ---
 
@@ -489,25 +507,21 @@ class Catalogue(CatalogueRecords):
         start_offset: Offset,
         policy: SubscriptionPolicy,
     ) -> SubscriptionRecord:
-        """Store a new subscription; there is no checkpoint after that, so that the caller can create it."""
+        """Store a new subscription; it ends without a checkpoint of the loop, so that the caller can create it."""
         record = SubscriptionRecord(self.new_id(), kind, start_offset, self._clock_us(), policy)
         with _together():
             await self._store.put(_subscription_key(topic_id, name), _encode(record))
         return record
 
-    async def delete_subscription(self, topic_id: TopicId, name: str, subscription_id: int) -> None:
-        """Delete the records of a subscription and its cursor."""
+    async def delete_subscription(self, topic_id: TopicId, name: str) -> None:
+        """Delete the record of a subscription; its cursor in the journal is void without it."""
         await self._store.delete(_subscription_key(topic_id, name))
-        try:
-            await self.snapshots.delete("cursors", subscription_id)
-        except DanubeError as error:
-            _log.warning("remains of subscription %r are removed at the next start: %s", name, error)
 
     def new_id(self) -> int:
         """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""
         return self._rng.getrandbits(63) or 1
 
 
-def _nothing() -> Change | None:
+def _nothing() -> list[Change]:
     """No change is in doubt."""
-    return None
+    return []

@@ -10,7 +10,7 @@ same identity, and the file and sequence up to which the journal is known to be 
 Before a broker trusts either of them, and before it changes anything, it compares them. A side that is behind the note
 in the other has lost data: an old copy was restored, a file is missing, a log was cut at a damaged place which looks
 like its end. Then the broker does not start (:class:`~danube.model.errors.DataLossError`, exit code 74): otherwise it
-would treat topics whose records are lost as deleted, and assign the offsets of lost messages again.
+would not serve topics whose records are lost, and assign the offsets of lost messages again.
 
 Both notes are written *after* the fact that they state is durable, and nothing waits for them. So a crash or a power
 cut leaves a note that is late, never one that states too much: there are no false alarms. A loss that occurs between a

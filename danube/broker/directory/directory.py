@@ -76,6 +76,7 @@ class Directory:
         self.watchers: set[trio.Event] = set()
         self.restoring = trio.Lock()
         self._topics: dict[str, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
         self._creating = NamedLocks()
         self._deleting = NamedLocks()
 
@@ -117,6 +118,13 @@ class Directory:
             )
         return topic
 
+    def snapshot_of(self, topic_id: int) -> bytes | None:
+        """Return the state of a topic for the journal; None if the topic is not served, or stored elsewhere."""
+        topic = self._by_id.get(topic_id)
+        if topic is None or topic.deleted is not None or not topic.level.checkpointed:
+            return None
+        return topic.whole_snapshot()
+
     def resolve(self, name: str) -> list[Topic]:
         """Return the topic, or all partitions of a partitioned base name; raises as :meth:`find`."""
         record = self.catalogue.find(name)
@@ -145,6 +153,7 @@ class Directory:
     def adopt(self, topic: Topic) -> None:
         """Add a topic, which is served from now on."""
         self._topics[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
         self._changed()
         if not topic.lossy:
             self.history.add_topic(topic)
@@ -295,8 +304,10 @@ class Directory:
             record = await self.level(self.catalogue.expect(name)).delete(name, self._end)
             self._changed()
             await self.levels.bucket.serve_withheld(name)
+        if self.level(record).checkpointed:
+            await self.runtime.journal.bury(record.topic_ids)
+        await self._forget(name, record)
         for topic_id in record.topic_ids:
-            self.runtime.journal.drop_topic(topic_id)
             while True:
                 try:
                     await self.history.drop_topic(topic_id, name)
@@ -309,10 +320,19 @@ class Directory:
                     )
                     await trio.sleep(_METADATA_RETRY_S)
 
+    async def _forget(self, name: str, record: TopicRecord) -> None:
+        """Remove the catalogue's note of a deletion, which the journal has noted; else the next start does it."""
+        try:
+            await self.catalogue.buried(record.topic_ids)
+        except UnavailableError as error:
+            _log.warning("the note that topic %r was deleted is removed at the next start: %s", name, error)
+
     async def _end(self, name: str, record: TopicRecord) -> None:
         """Serve a topic that is being deleted no longer; return when nothing that was submitted is pending."""
         # Remove all of them first: while one settles, a topic of the same name may be created.
         gone = [self._topics.pop(topic_name, None) for topic_name, _ in members(name, record)]
+        for topic in filter(None, gone):
+            self._by_id.pop(topic.topic_id, None)
         self._changed()
         for topic in filter(None, gone):
             topic.end(TopicNotFoundError(f"topic {topic.name!r} was deleted"))

@@ -1,38 +1,48 @@
-"""Recovery of topics at the start of a broker, and checkpoints of their state from then on."""
+"""Recovery of topics at the start of a broker.
+
+The metadata say which topics exist, the journal what is in them. Entries of a topic that the metadata do not know, and
+whose deletion neither of the two has noted, are *stranded*: the metadata are an old copy, or belong to another
+incarnation. They are reported and stay in the journal, so that they can be served again with the right metadata.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, cast
-
-import trio
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.broker.topic.recovered import RecoveryVisitor
-from danube.dispatch import encode_entry
-from danube.model.batch import crc32c
 from danube.model.errors import DataLossError
 from danube.model.ids import FIRST_OFFSET, TopicId
 from danube.model.records import SubscriptionRecord, members
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Collection, Container, Mapping
 
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.recovered import TopicState
     from danube.broker.topic.topic import Topic
     from danube.history import TopicHistory
-    from danube.log import Recovered, RecoveredTopic
+    from danube.log import Journal, Recovered, RecoveredTopic
 
-__all__ = ["Checkpoints", "recover"]
+__all__ = ["Unsettled", "recover", "settle"]
 
 _log = logging.getLogger("danube.broker")
 
-_SNAPSHOTS_PER_TURN: Final = 100
-"""A checkpoint lets other tasks run after this many topics."""
+_MOST_NAMED: Final = 10
+"""Most stranded topics that are named in the log."""
 
 
-async def recover(directory: Directory, *, identity: int | None, synced: int, loss_accepted: bool) -> None:
-    """Build the topics from the catalogue, the snapshots and the journal; topics of ``remote`` come from their buckets.
+class Unsettled(NamedTuple):
+    """What a recovery has found and the journal does not contain yet; to be passed to :func:`settle`."""
+
+    changed: list[Topic]
+    """Topics whose state is not the one that their entries describe."""
+    deleted: list[list[int]]
+    """Ids of deleted topics, those of one together."""
+
+
+async def recover(directory: Directory, *, identity: int | None, synced: int, loss_accepted: bool) -> Unsettled:
+    """Build the topics from the catalogue and the journal; topics of ``remote`` come from their buckets.
 
     Args:
         directory: receives the topics.
@@ -50,8 +60,6 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
     visitor = RecoveryVisitor(
         names,
         subscriptions,
-        cast("dict[TopicId, bytes]", await catalogue.snapshots.load("topics")),
-        await catalogue.snapshots.load("cursors"),
         runtime.limits,
     )
     report = await runtime.journal.recover(visitor, identity=identity, synced=synced)
@@ -62,7 +70,7 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
         {topic_id: max(found.start_offset, found.end_offset) for topic_id, found in history.catalogue.topics.items()}
     )
     await history.sweep(catalogue.alive())
-    changed: list[tuple[str, int, bytes]] = []
+    changed: list[Topic] = []
     for name, record in catalogue.topics():
         level = directory.level(record)
         if level.recovers_itself:
@@ -83,19 +91,59 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
             if failure is not None:
                 topic.stop(failure)
                 _log.error("topic %r stops: %s", topic_name, failure)
-            changed += _restore_subscriptions(topic, subscriptions.get(topic_id, {}), visitor)
+            if (
+                _restore_subscriptions(topic, subscriptions.get(topic_id, {}), visitor)
+                or report.corruptions
+                or report.missing_files
+            ):
+                changed.append(topic)
             directory.adopt(topic)
-    # Before new messages get offsets that these cursors had acknowledged, and before the damage that explains a lost
-    # seek is recycled: another crash would find neither.
-    await catalogue.snapshots.save(changed)
-    for topic_id in report.topics:
-        runtime.journal.drop_topic(topic_id)  # deleted topics
+    deleted = catalogue.deleted()
+    for ids in deleted:
+        for topic_id in ids:
+            if topic_id not in names:  # else it was restored from a bucket
+                runtime.journal.drop_topic(topic_id)
+    _strand(runtime.journal, runtime.journal.topic_ids() - catalogue.alive())
+    return Unsettled(changed, deleted)
+
+
+async def settle(directory: Directory, found: Unsettled) -> None:
+    """Write what a recovery has found to the journal, which runs now; from then on it may free files.
+
+    To be called before anything is served: before new messages get offsets that cursors had acknowledged. Damage that
+    explains a lost seek or unknown producers is still in the journal until this returns, so a crash repeats it all.
+
+    Raises:
+        DanubeError: the journal has failed, or the metadata cannot be reached.
+    """
+    journal, catalogue = directory.runtime.journal, directory.catalogue
+    await journal.save({topic.topic_id: topic.whole_snapshot() for topic in found.changed})
+    alive = catalogue.alive()
+    for ids in found.deleted:
+        await journal.bury([topic_id for topic_id in ids if topic_id not in alive])
+        await catalogue.buried(ids)
+    journal.snapshot = directory.snapshot_of
+
+
+def _strand(journal: Journal, topic_ids: Collection[int]) -> None:
+    """Keep and report the entries of unknown topics."""
+    journal.strand(topic_ids)
+    if topic_ids:
+        named = ", ".join(f"{topic_id:016x}" for topic_id in sorted(topic_ids)[:_MOST_NAMED])
+        _log.critical(
+            "the journal holds %d bytes of %d topics that the metadata do not know (%s%s): they are kept, and not"
+            " served; start with the metadata that know them",
+            journal.usage().stranded_bytes,
+            len(topic_ids),
+            named,
+            ", ..." if len(topic_ids) > _MOST_NAMED else "",
+        )
 
 
 def _note_unread(
     topic: Topic, history: TopicHistory | None, recovered: RecoveredTopic | None, state: TopicState | None
 ) -> None:
-    """Note sealed batches since the last checkpoint that a damaged journal does not show any more."""
+    """Note sealed batches since the last snapshot that a damaged journal does not show any more."""
     if history is not None:
         low = max(history.start_offset, state.end_offset if state is not None else FIRST_OFFSET)
         high = min(history.end_offset, recovered.first_offset if recovered is not None else history.end_offset)
@@ -137,14 +185,12 @@ def _check_seeks(
             _log.error("%s is lost with a part of the journal: the subscription keeps its position; seek again", what)
 
 
-def _restore_subscriptions(
-    topic: Topic, records: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor
-) -> list[tuple[str, int, bytes]]:
-    """Restore the subscriptions of a topic; return the snapshots of cursors that differ from their entries."""
-    changed = []
+def _restore_subscriptions(topic: Topic, records: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor) -> bool:
+    """Restore the subscriptions of a topic; return whether a cursor differs from its entries."""
+    changed = False
     for name, record in records.items():
         cursor = visitor.cursors[record.subscription_id]
-        clamped = cursor.clamp(topic.end_offset)
+        clamped = cursor.set_back(topic.end_offset)
         if clamped:
             _log.warning(
                 "subscription %r of topic %r was beyond the recovered end %d and is set back to it",
@@ -152,44 +198,6 @@ def _restore_subscriptions(
                 topic.name,
                 topic.end_offset,
             )
-        if clamped or record.subscription_id in visitor.lost_seeks:
-            changed.append(("cursors", record.subscription_id, encode_entry(cursor.snapshot(record.subscription_id))))
+        changed = changed or clamped or record.subscription_id in visitor.lost_seeks
         topic.restore_subscription(name, record, cursor)
     return changed
-
-
-class Checkpoints:
-    """Stores the state that the journal's control entries describe, so that their files can be recycled."""
-
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-        # Checksums of the stored snapshots: most topics do not change between two checkpoints.
-        self._saved: dict[tuple[str, int], int] = {}
-
-    async def store(self) -> None:
-        """Store the snapshots that have changed.
-
-        Raises:
-            DanubeError: the metadata cannot be written.
-        """
-        known: dict[tuple[str, int], int] = {}
-        changed: list[tuple[str, int, bytes]] = []
-
-        def note(kind: str, number: int, value: bytes) -> None:
-            known[kind, number] = crc = crc32c(value)
-            if self._saved.get((kind, number)) != crc:
-                changed.append((kind, number, value))
-
-        for count, topic in enumerate(self._directory.topics()):
-            if not topic.level.checkpointed or topic.deleted:
-                continue
-            note("topics", topic.topic_id, topic.snapshot())
-            for subscription in topic.subscriptions.values():
-                note("cursors", subscription.subscription_id, subscription.snapshot())
-            if not count % _SNAPSHOTS_PER_TURN:
-                await trio.lowlevel.checkpoint()
-        # A snapshot must not outlive the batches of topics of durability os that it describes.
-        journal = self._directory.runtime.journal
-        await journal.sync(journal.sequence)
-        await self._directory.catalogue.snapshots.save(changed)
-        self._saved = known

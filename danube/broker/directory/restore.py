@@ -5,7 +5,8 @@ they are complete, whether names are taken (:mod:`danube.broker.directory.restor
 
     parts and objects -> catalogue of history       not visible yet
     policies of namespaces and broker               unless some are set here
-    topic by topic: cursors, subscriptions, record  the record last; the topic is served from then on
+    topic by topic: cursors -> journal              ignored without the next two
+                    subscriptions, record           the record last; the topic is served from then on
     manifest of this directory, higher epoch           this broker owns the bucket
 
 A restore that was interrupted at any point may be repeated: topics that exist already, under the same ids, stay as
@@ -27,6 +28,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from danube.broker.directory.restore_plan import (
     Candidate,
     candidates_of,
@@ -36,8 +39,10 @@ from danube.broker.directory.restore_plan import (
     choose,
     report_of,
 )
+from danube.broker.topic.recovered import TopicSnapshot
 from danube.dispatch import encode_entry
 from danube.history import Survey, enter, read_bucket, survey_bucket, verify_chains
+from danube.log import ProducerTable
 from danube.model import history_api, validate_topic
 from danube.model.errors import (
     DanubeError,
@@ -159,14 +164,26 @@ async def _carry_out(
             "policies of %s are restored from %s", f"namespace {name!r}" if name else "the broker", storage.url
         )
     for one in new:
-        snapshots = {
-            topic_id: {
-                name: (entry, encode_entry(cursor.snapshot(entry.subscription_id)))
-                for name, (entry, cursor) in found.items()
-            }
+        records = {
+            topic_id: {name: entry for name, (entry, _) in found.items()}
             for topic_id, found in one.subscriptions.items()
         }
-        await directory.catalogue.restore_topic(one.name, one.record, snapshots)
+        if directory.level(one.record).checkpointed:
+            await directory.runtime.journal.save(_states(directory, one))
+        await directory.catalogue.restore_topic(one.name, one.record, records)
         directory.level(one.record).revive(one.name, one.record, one.subscriptions)
         _log.warning("topic %r is restored from %s", one.name, storage.url)
     await history.take_over(storage.name, survey.bucket)
+
+
+def _states(directory: Directory, one: Candidate) -> dict[int, bytes]:
+    """Return the snapshots of the topic, or of its partitions, that bring the cursors into the journal."""
+    producers = ProducerTable(directory.runtime.limits).snapshot()
+    return {
+        topic_id: msgspec.msgpack.encode(
+            TopicSnapshot(
+                0, producers, [encode_entry(cursor.snapshot(entry.subscription_id)) for entry, cursor in found.values()]
+            )
+        )
+        for topic_id, found in one.subscriptions.items()
+    }

@@ -364,9 +364,9 @@ class BucketLevel(Level):
         visitor = RecoveryVisitor(
             names,
             subscriptions,
+            self.runtime.limits,
             recovered.state.topic_snapshots,
             recovered.state.cursor_snapshots,
-            self.runtime.limits,
         )
         recovered.replay(visitor)
         if visitor.lost_seeks:

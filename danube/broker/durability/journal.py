@@ -95,7 +95,7 @@ class JournalLevel(Level):
 
     async def delete_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Delete the record of a subscription, then the subscription."""
-        await self.catalogue.delete_subscription(topic.topic_id, subscription.name, subscription.subscription_id)
+        await self.catalogue.delete_subscription(topic.topic_id, subscription.name)
         topic.remove_subscription(subscription)
 
     async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:

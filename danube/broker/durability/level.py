@@ -62,8 +62,8 @@ class Level(ABC):
 
     Attributes:
         keeps: whether its topics have a log.
-        checkpointed: whether checkpoints store the state of its topics and cursors; other levels store it elsewhere, or
-            not at all.
+        checkpointed: whether snapshots in the journal hold the state of its topics and cursors; other levels store it
+            elsewhere, or not at all.
         recovers_itself: whether its topics are recovered without the journal and the catalogue.
         commits_to_storage: whether batches are committed to the storage of their topic, and sealed there; else they are
             in the journal until the sealer moves them.

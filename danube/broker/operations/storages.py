@@ -245,6 +245,8 @@ def sealing_figures(directory: Directory) -> history_api.SealingFigures:
         last_error=status.last_error,
         journal_used_bytes=usage.used_bytes,
         journal_limit_bytes=usage.limit_bytes,
+        stranded_topics=usage.stranded_topics,
+        stranded_bytes=usage.stranded_bytes,
     )
 
 

@@ -1,7 +1,7 @@
 """Collects the recovered state of topics and cursors while the journal is read.
 
-Snapshots come first (from the metadata store), then the journal's control entries in order. Applying an entry that a
-snapshot already contains has no effect: producers and cursors are idempotent.
+Snapshots and control entries are applied in the order of the log. An entry that a snapshot contains already, or a
+snapshot that is older than what was read before it, has no effect: producers and cursors are idempotent, and only grow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from danube.dispatch import Cursor, decode_entry
+from danube.dispatch import Cursor, CursorSnapshot, decode_entry
 from danube.log.format import EntryType
 from danube.log.index import Location
 from danube.log.producers import ProducerTable
@@ -22,10 +22,12 @@ __all__ = ["RecoveryVisitor", "TopicSnapshot", "TopicState", "new_cursor"]
 
 
 class TopicSnapshot(msgspec.Struct, array_like=True):
-    """The state of a topic in a checkpoint."""
+    """The state of a topic in a snapshot."""
 
     end_offset: Offset
     producers: bytes
+    cursors: list[bytes] = []
+    """Of its subscriptions; empty in buckets, where they have snapshots of their own."""
 
 
 _SNAPSHOT = msgspec.msgpack.Decoder(TopicSnapshot)
@@ -50,7 +52,7 @@ class RecoveryVisitor:
     """Receives control entries from the journal's recovery.
 
     Attributes:
-        topics: by topic id; only those with entries or snapshots.
+        topics: by topic id; only those in the catalogue with entries or snapshots.
         cursors: by subscription id; every subscription of the catalogue.
         lost_seeks: ids of subscriptions with a seek that is not in the journal, though entries after it are.
     """
@@ -59,25 +61,36 @@ class RecoveryVisitor:
         self,
         names: Mapping[TopicId, str],
         subscriptions: Mapping[TopicId, Mapping[str, SubscriptionRecord]],
-        topic_snapshots: Mapping[TopicId, bytes],
-        cursor_snapshots: Mapping[int, bytes],
         limits: Limits,
+        topic_snapshots: Mapping[int, bytes] | None = None,
+        cursor_snapshots: Mapping[int, bytes] | None = None,
     ) -> None:
+        """Start with initial cursors.
+
+        Args:
+            names: of all topics, by their ids.
+            subscriptions: by topic id and name.
+            limits: of the broker.
+            topic_snapshots, cursor_snapshots: by topic id and subscription id, of a bucket.
+        """
         self._names = names
+        self._subscriptions = subscriptions
         self._limits = limits
         self.topics: dict[TopicId, TopicState] = {}
         self.cursors: dict[int, Cursor] = {}
         self.lost_seeks: set[int] = set()
-        for topic_id, value in topic_snapshots.items():
-            snapshot = _SNAPSHOT.decode(value)
-            state = self._topic(topic_id)
-            state.end_offset = snapshot.end_offset
-            state.producers.restore(snapshot.producers)
-        for records in subscriptions.values():
-            for record in records.values():
-                cursor = self.cursors[record.subscription_id] = new_cursor(record, limits)
-                if record.subscription_id in cursor_snapshots:
-                    cursor.apply(decode_entry(cursor_snapshots[record.subscription_id]))
+        for topic_id in subscriptions:
+            self._start_cursors(topic_id)
+        for topic_id, value in (topic_snapshots or {}).items():
+            self._restore(topic_id, value)
+        for subscription_id, value in (cursor_snapshots or {}).items():
+            if subscription_id in self.cursors:
+                self.cursors[subscription_id].apply(decode_entry(value))
+
+    def _start_cursors(self, topic_id: TopicId) -> None:
+        for record in self._subscriptions.get(topic_id, {}).values():
+            self.cursors[record.subscription_id] = new_cursor(record, self._limits)
+            self.lost_seeks.discard(record.subscription_id)
 
     def _topic(self, topic_id: TopicId) -> TopicState:
         state = self.topics.get(topic_id)
@@ -86,11 +99,36 @@ class RecoveryVisitor:
             state = self.topics[topic_id] = TopicState(ProducerTable(self._limits, name))
         return state
 
+    def _restore(self, topic_id: TopicId, value: bytes) -> list[bytes]:
+        """Apply the snapshot of a topic, and return those of its cursors."""
+        snapshot = _SNAPSHOT.decode(value)
+        state = self._topic(topic_id)
+        state.end_offset = max(state.end_offset, snapshot.end_offset)
+        state.producers.restore(snapshot.producers)
+        return snapshot.cursors
+
+    def snapshot(self, topic_id: TopicId, state: bytes) -> None:
+        """Journal: a snapshot of a topic. Those of unknown topics, and of deleted subscriptions, are ignored."""
+        if topic_id not in self._names:
+            return
+        for value in self._restore(topic_id, state):
+            entry = decode_entry(value)
+            cursor = self.cursors.get(entry.subscription_id)
+            if cursor is not None and isinstance(entry, CursorSnapshot):
+                if entry.generation >= cursor.generation:
+                    self.lost_seeks.discard(entry.subscription_id)  # the file with the seek was not needed any more
+                cursor.apply(entry)
+
+    def forget(self, topic_id: TopicId) -> None:
+        """Journal: a topic was deleted. If it is known, it was restored afterwards."""
+        self.topics.pop(topic_id, None)
+        self._start_cursors(topic_id)
+
     def batch(self, topic_id: TopicId, stamp: Stamp, header: BatchHeader, location: Location) -> None:
         """Journal: a batch. The journal itself collects its offsets and producer."""
 
     def control(self, entry_type: int, topic_id: TopicId, payload: bytes, durability: Durability) -> None:
-        """Journal: a control entry. Entries of deleted topics and subscriptions are ignored."""
+        """Journal: a control entry. Entries of unknown topics and deleted subscriptions are ignored."""
         if entry_type == EntryType.CURSOR:
             entry = decode_entry(payload)
             cursor = self.cursors.get(entry.subscription_id)

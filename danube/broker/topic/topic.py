@@ -80,7 +80,7 @@ class Level(Protocol):
     """The part of the durability level that a topic uses."""
 
     checkpointed: bool
-    """Whether checkpoints store the state of its topics and cursors."""
+    """Whether snapshots in the journal hold the state of its topics and cursors."""
     commits_to_storage: bool
     """Whether batches of its topics are committed to their storage, and sealed there."""
     sessions_may_move: bool
@@ -175,8 +175,13 @@ class Topic:
         return f"<Topic {self.name} {self.durability} end={self.end_offset}>"
 
     def snapshot(self) -> bytes:
-        """Return its state for a checkpoint."""
+        """Return its state without its cursors, for a snapshot in a bucket."""
         return msgspec.msgpack.encode(TopicSnapshot(self.end_offset, self.producers.snapshot()))
+
+    def whole_snapshot(self) -> bytes:
+        """Return its state with its cursors, for a snapshot in the journal."""
+        cursors = [subscription.snapshot() for subscription in self.subscriptions.values()]
+        return msgspec.msgpack.encode(TopicSnapshot(self.end_offset, self.producers.snapshot(), cursors))
 
     @property
     def end_offset(self) -> Offset:

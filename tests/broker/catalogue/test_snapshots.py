@@ -1,111 +1,29 @@
-"""Snapshots of any size: in one object or in parts, and interrupted at any call."""
+"""Snapshots of topics in the journal: any size, deleted and unknown topics, files that come free."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
-from broker.broker_harness import running_broker
+from broker.broker_harness import RunningBroker, running_broker
 
-from danube.broker.catalogue.snapshots import Snapshots
-from danube.metadata import MemoryStore
-from danube.model.errors import DataLossError, LimitExceededError, UnavailableError
-from danube.model.limits import KIB, Limits
+from danube.log import Journal
+from danube.model.errors import LimitExceededError, TopicNotFoundError, UnavailableError
+from danube.model.limits import KIB
 
 pytestmark = pytest.mark.virtual
 
-SMALL, LARGE, LARGER = b"small", random.Random(1).randbytes(700 * KIB), random.Random(2).randbytes(1700 * KIB)
 
-
-async def keys(store: MemoryStore) -> list[str]:
-    return [item.key for item in (await store.list("/"))[0]]
-
-
-@pytest.mark.parametrize("values", [[SMALL, LARGE], [LARGE, SMALL, SMALL], [LARGE, LARGER, LARGE, b""]], ids=len)
-async def test_a_snapshot_has_any_size(values: Sequence[bytes]) -> None:
-    async with MemoryStore() as store:
-        for value in values:
-            await Snapshots(store).load("topics")  # as after a restart
-            snapshots = Snapshots(store)
-            assert set(await snapshots.load("topics")) <= {7}
-            await snapshots.save([("topics", 7, value), ("cursors", 7, SMALL)])
-            assert await Snapshots(store).load("topics") == {7: value}
-            parts = [key for key in await keys(store) if key.startswith("/snapshot-parts/")]
-            assert len(parts) == (-(-len(value) // (512 * KIB)) if len(value) >= 512 * KIB else 0)
-        assert await snapshots.ids("topics") == {7}
-        await snapshots.delete("topics", 7)
-        assert await keys(store) == ["/snapshots/cursors/0000000000000007"]
-
-
-class Broken(MemoryStore):
-    """Refuses every change from the nth on."""
-
-    left = 1_000_000
-
-    def _spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise UnavailableError("planted")
-
-    async def put(self, *arguments: Any, **options: Any) -> Any:
-        self._spend()
-        return await super().put(*arguments, **options)
-
-    async def delete(self, *arguments: Any, **options: Any) -> Any:
-        self._spend()
-        return await super().delete(*arguments, **options)
-
-    async def transact(self, *arguments: Any, **options: Any) -> Any:
-        self._spend()
-        return await super().transact(*arguments, **options)
-
-
-@pytest.mark.parametrize(("old", "new"), [(LARGE, LARGER), (LARGER, SMALL), (SMALL, LARGER)])
-async def test_what_is_cut_off_leaves_the_old_one_or_the_new_one(old: bytes, new: bytes) -> None:
-    seen = set()
-    for calls in range(12):
-        async with Broken() as store:
-            await Snapshots(store).save([("topics", 7, old)])
-            snapshots = Snapshots(store)
-            await snapshots.load("topics")
-            store.left = calls
-            try:
-                await snapshots.save([("topics", 7, new)])
-            except UnavailableError:
-                seen.add("cut off")
-            store.left = 1_000_000
-            found = (await Snapshots(store).load("topics"))[7]
-            assert found in (old, new)
-            seen.add("old" if found == old else "new")
-            if calls % 2:  # the same process tries again
-                await snapshots.save([("topics", 7, new)])
-                assert await Snapshots(store).load("topics") == {7: new}
-            later = Snapshots(store)
-            kept = await later.load("topics")
-            assert await later.sweep("topics", {7}) == 0
-            assert await Snapshots(store).load("topics") == kept
-            parts = [key for key in await keys(store) if key.startswith("/snapshot-parts/")]
-            assert len(parts) == (-(-len(kept[7]) // (512 * KIB)) if len(kept[7]) >= 512 * KIB else 0)
-            assert await later.sweep("topics", ()) == 1
-            assert await keys(store) == []
-    assert seen == {"cut off", "old", "new"}
-
-
-async def test_a_missing_part_is_told() -> None:
-    async with MemoryStore() as store:
-        await Snapshots(store).save([("cursors", 7, LARGE)])
-        part = next(key for key in await keys(store) if key.startswith("/snapshot-parts/"))
-        await store.delete(part)
-        with pytest.raises(DataLossError, match=part):
-            await Snapshots(store).load("cursors")
+async def snapshot_all(running: RunningBroker) -> None:
+    """Write snapshots of all topics, as if the files of all their entries were to be freed."""
+    broker = running.broker
+    await broker.runtime.journal.save({each.topic_id: each.whole_snapshot() for each in broker.directory.topics()})
 
 
 async def test_a_topic_with_many_producers_comes_back(tmp_path: Path) -> None:
-    """Their table is larger than one value of the store may be: the checkpoint failed, and the broker with it."""
+    """Their table is larger than an entry of a snapshot may be."""
     names = [f"{number:04}".rjust(254, "x") for number in range(3_500)]
     async with running_broker(tmp_path, patience_s=60) as running, running.client() as client:
         await client.admin.create_topic("/default/t")
@@ -118,8 +36,8 @@ async def test_a_topic_with_many_producers_comes_back(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             for first in range(0, len(names), 100):
                 nursery.start_soon(register, names[first : first + 100])
-        assert len(running.topic("/default/t").snapshot()) > Limits().metadata_max_value_bytes
-        await running.broker._checkpoint()
+        assert len(running.topic("/default/t").whole_snapshot()) > 3 * 256 * KIB
+        await snapshot_all(running)
         for crash in (True, False):
             await running.restart(crash=crash)
             intake = running.topic("/default/t").intake
@@ -142,3 +60,65 @@ async def test_how_many_producers_are_remembered(tmp_path: Path) -> None:
         assert await intake.register("a") == known
         async with client.producer("/default/t", name="b") as producer:
             await producer.send(b"two")
+
+
+# --- Topics that the metadata do not know ---
+
+
+async def test_unknown_topics_are_kept_and_come_back_with_their_metadata(tmp_path: Path) -> None:
+    """An old copy of the metadata, with consent: what they did not know was taken for deleted."""
+    async with running_broker(tmp_path) as running, running.client() as client:
+        for name in ("/default/known", "/default/unknown"):
+            async with client.producer(name, name="p") as producer:
+                await producer.send_many([b"1", b"2", b"3"])
+        async with client.consumer("/default/unknown", subscription="s", start="earliest") as consumer:
+            await (await consumer.receive()).ack()
+            await consumer.flush_acks()
+        store = running.broker.metadata
+        record = await store.get("/topics/default/unknown")
+        assert record is not None
+        await store.delete("/topics/default/unknown")
+        for crash in (True, False, True):
+            await running.restart(crash=crash)
+            info = running.broker.info()
+            assert info.stranded_topics == 1
+            assert info.stranded_bytes > 0
+            with pytest.raises(TopicNotFoundError):
+                await client.admin.describe_topic("/default/unknown")
+            await snapshot_all(running)
+        subscriptions, _ = await running.broker.metadata.list("/subscriptions/")
+        assert subscriptions == [], "the metadata have swept what belongs to no topic"
+        await running.broker.metadata.put("/topics/default/unknown", record.value)
+        await running.restart()
+        assert running.broker.info().stranded_topics == 0
+        async with client.producer("/default/unknown", name="p") as producer:
+            assert producer.stored_before == [3]
+        async with client.reader("/default/unknown", start="earliest") as reader:
+            found = [message.payload async for batch in reader.batches(until_caught_up=True) for message in batch]
+        assert found == [b"1", b"2", b"3"]
+
+
+async def test_what_was_deleted_is_not_stranded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        for name in ("/default/kept", "/default/gone", "/default/cut-off"):
+            async with client.producer(name) as producer:
+                await producer.send(b"x")
+        await client.admin.delete_topic("/default/gone")
+        assert running.broker.directory.catalogue.deleted() == []
+        cut_off = running.topic("/default/cut-off").topic_id
+
+        async def never(journal: Journal, topic_ids: Iterable[int]) -> None:
+            raise UnavailableError("the broker crashes before the journal knows")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "bury", never)
+            with pytest.raises(UnavailableError):
+                await client.admin.delete_topic("/default/cut-off")
+        assert running.broker.directory.catalogue.deleted() == [[cut_off]]
+        for _ in range(2):
+            await running.restart(crash=True)
+            assert running.broker.info().stranded_topics == 0
+            assert running.broker.directory.catalogue.deleted() == []
+        assert running.broker.runtime.journal.topic_ids() == {running.topic("/default/kept").topic_id}
+        async with client.producer("/default/gone") as producer:
+            assert (await producer.send(b"anew")).offset == 0

@@ -319,19 +319,6 @@ async def test_deleting_a_subscription_disconnects_and_forgets(tmp_path: Path) -
             assert (await consumer.receive()).offset == 0
 
 
-async def test_a_cursor_without_a_subscription_is_swept_at_the_next_start(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as running, running.client() as client:
-        await fill(client, 10)
-        async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
-            await (await consumer.receive()).ack()
-            await consumer.flush_acks()
-        # As if a checkpoint had stored the cursor of a subscription just after it was deleted.
-        await running.broker.directory.catalogue.snapshots.save([("cursors", 12345, b"gone")])
-        await running.restart()
-        assert 12345 not in await running.broker.directory.catalogue.snapshots.load("cursors")
-        assert await floor_of(client) == 1
-
-
 # --- Acknowledging and redelivery ---
 
 

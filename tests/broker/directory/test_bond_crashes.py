@@ -47,7 +47,7 @@ class World:
         """Start, compare, work, crash."""
         random, life = self.random, Life(1)
         journal = Journal(
-            self.disk, LIMITS, file_size=FILE_SIZE, on_commit=self._committed, checkpoint=self._checkpoint
+            self.disk, LIMITS, file_size=FILE_SIZE, on_commit=self._committed, snapshot=lambda topic_id: b"state"
         )
         self.journal = journal
         kept = FaultyMetadataStore(
@@ -102,9 +102,6 @@ class World:
         if self.random.random() < 0.5:
             self.copies.append(copy.deepcopy(self.table))
         await self.store.put(f"/k/{worker}", bytes(8))
-
-    async def _checkpoint(self) -> None:
-        await self._change(9)
 
     def _committed(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
         pass

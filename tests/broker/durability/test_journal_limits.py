@@ -111,7 +111,7 @@ async def test_a_topic_that_is_deleted_under_load_leaves_no_space_taken(tmp_path
 
 
 async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
-    """Files that hold only cursors and producers are recycled after a checkpoint, and nothing of them is lost."""
+    """Files that hold only cursors and producers are recycled after snapshots, and nothing of them is lost."""
     async with (
         running_broker(tmp_path, storage="memory", patience_s=30, limits=TIGHT) as running,
         running.client() as client,

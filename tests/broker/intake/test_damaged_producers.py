@@ -59,10 +59,10 @@ async def test_a_producer_is_told_of_its_last_batch(tmp_path: Path) -> None:
         assert await read_all(client, TOPIC) == wanted
 
 
-async def test_a_checkpoint_keeps_what_was_not_read(tmp_path: Path) -> None:
+async def test_a_restart_keeps_what_was_not_read(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await lose_last_batch(running, client)
-        for _ in range(2):  # a drain stores a checkpoint
+        for _ in range(2):
             await running.restart()
         assert running.topic(TOPIC).producers.unread is not None
         assert await publish(running, "ann", b"ann-3") == 3
