@@ -18,7 +18,8 @@ snapshot covers. A closed file without counted batches is free once it has no su
 :mod:`danube.log.snapshots`. Files with entries of a *stranded* topic, which is not known to the metadata, stay.
 
 A deleted topic has a TOMBSTONE in the journal, which is needed as long as there is an older file: it may hold entries
-of the topic.
+of the topic. Acknowledgements that were on their way may come behind it, and are void, too: only a batch or a snapshot
+means that the topic is there again (it was restored from a bucket, under its old id).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE
+from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE, EntryType
 from danube.log.snapshots import uncovered
 from danube.model.ids import Offset, TopicId
 
@@ -47,6 +48,7 @@ FREED_MARGIN: Final = 1024
 """Bytes at the end of each file that only FREED entries may use. When the disk, or the journal's share of it, is full,
 FREED entries are what releases space, so unlike all other entries they must not wait for a file."""
 
+_MAKES_KNOWN: Final = (EntryType.BATCH, EntryType.SNAPSHOT)
 _JOURNAL_NAME: Final = re.compile(r"journal-([0-9a-f]{16})\.log")
 _SPARE_NAME: Final = re.compile(r"spare-([0-9a-f]{16})\.log")
 _ANY_NAME: Final = re.compile(r"(?:journal|spare|damaged)-([0-9a-f]{16})\.log")
@@ -144,6 +146,8 @@ class FileTable:
     def __init__(self) -> None:
         self._files: dict[int, JournalFile] = {}
         self._stopped: set[TopicId] = set()
+        self.buried: set[TopicId] = set()
+        """Topics whose tombstone is behind all their batches and snapshots."""
         self.stranded: frozenset[TopicId] = frozenset()
         """Topics that are not known: their entries stay."""
         self.closed_bytes = 0
@@ -177,6 +181,7 @@ class FileTable:
         assert file.closed
         del self._files[file.file_id]
         self.closed_bytes -= file.size
+        self.buried -= file.tombstones.keys()
 
     def drop_topic(self, topic_id: TopicId) -> bool:
         """Stop keeping entries of a topic; return whether a file lost its last needed batch."""
@@ -214,6 +219,15 @@ class FileTable:
         for each in self._files.values():
             each.tombstones.pop(topic_id, None)
         file.tombstones[topic_id] = file.file_id if horizon is None else horizon
+        self.buried.add(topic_id)
+
+    def note(self, file: JournalFile, topic_id: int, kind: EntryType | int) -> None:
+        """Note an entry of a topic in a file."""
+        if topic_id in self.buried:
+            if kind not in _MAKES_KNOWN:
+                return
+            self.buried.discard(topic_id)
+        file.topics.add(topic_id)
 
     def tombstones_needed(self, leaving: Collection[JournalFile]) -> dict[int, int]:
         """Return the tombstones in files that are about to be freed and are still needed, each with its horizon."""

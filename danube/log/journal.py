@@ -478,14 +478,12 @@ class Journal:
         assert file.end + len(TERMINATOR) <= self._file_size
         assert sequence > file.last_sequence
         file.last_sequence = sequence
-        topics = file.topics
+        note = self._keeper.files.note
         for entry in entries:
             if entry.type is EntryType.BATCH:
                 file.count_batch(entry.topic_id, entry.size, entry.end_offset)
-            elif entry.type is EntryType.TOMBSTONE:
-                continue
-            topics.add(entry.topic_id)
-        topics.discard(0)
+            if entry.topic_id and entry.type is not EntryType.TOMBSTONE:
+                note(file, entry.topic_id, entry.type)
         self._keeper.grown()
         lane.in_flight_sequence = sequence
         await self._write(file, write_at, buffers, sync=lane.sync, sequence=sequence, settling=(entries, size))
@@ -649,7 +647,7 @@ class Journal:
     async def bury(self, topic_ids: Iterable[int]) -> None:
         """Release all data of deleted topics, and note that they were deleted; return when that is synced.
 
-        Nothing more may be submitted for them, and what was submitted must have settled.
+        No more batches may be submitted for them, and those that were submitted must have settled.
 
         Raises:
             JournalFencedError, UnavailableError: the journal has failed, or is ending.

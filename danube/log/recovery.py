@@ -356,7 +356,7 @@ class Recovery:
         recovered, visitor = self._recovered, self._visitor
         recovered.blocks += 1
         shift = written_at - block.position
-        topics = file.topics
+        note = self._files.note
         for kind, durability, topic_id, position, start, end in parse_entries(data, block):
             if kind == EntryType.BATCH:
                 stamp = read_stamp(data[start : start + STAMP_SIZE])
@@ -371,7 +371,7 @@ class Recovery:
                     )
                 header = header_at(data, start + STAMP_SIZE)
                 location = Location(file.file_id, position + shift)
-                topics.add(topic_id)
+                note(file, topic_id, kind)
                 topic = recovered.topic(topic_id, stamp.base_offset)
                 behind = topic.add(stamp, header, location)
                 file.count_batch(topic_id, end - start, behind)
@@ -381,14 +381,14 @@ class Recovery:
             elif kind == EntryType.DAMAGE:
                 self._note(msgspec.msgpack.decode(data[start:end], type=Corruption))
             elif kind == EntryType.SNAPSHOT:
-                topics.add(topic_id)
+                note(file, topic_id, kind)
                 snapshot = self.snapshots.add(topic_id, data[start:end])
                 if snapshot is not None and visitor is not None:
                     visitor.snapshot(topic_id, snapshot.state)
             elif kind == EntryType.TOMBSTONE:
                 self._bury(topic_id, file)
             elif kind not in _OWN:
-                topics.add(topic_id)
+                note(file, topic_id, kind)
                 if visitor is not None:
                     visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
 

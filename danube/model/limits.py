@@ -149,7 +149,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     journal_warn_ratio: float = 0.8
     """Share of ``journal_max_bytes`` at which the broker warns."""
     journal_reserve_bytes: int = 128 * MIB
-    """Disk space beyond ``journal_max_bytes`` that only control entries (cursors, producers) may use."""
+    """Disk space beyond ``journal_max_bytes`` that only control entries (cursors, producers) may use. For as long as it
+    takes to free files, snapshots of topics may use a quarter of ``journal_max_bytes`` more."""
     journal_pending_bytes: int = 64 * MIB
     """Bytes submitted and not yet committed; beyond it publishing waits."""
     journal_commit_bytes: int = 8 * MIB

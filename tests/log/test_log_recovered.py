@@ -301,6 +301,9 @@ async def test_a_tombstone_voids_what_was_before_it(autojump_clock: MockClock) -
     old, active = f.table
     assert (old.topics, set(old.live), active.topics) == ({2}, {2}, set())
     assert active.tombstones == {1: active.file_id}
+    # An acknowledgement that was on its way makes it no unknown topic.
+    f = await recover(body(block(1, 10, batch(1, 0)), block(1, 11, grave), block(1, 12, control(1))), tail())
+    assert f.table.get(1).topics == set()  # type: ignore[union-attr]
     # A topic that was restored has a new life behind it.
     f = await recover(
         body(block(1, 10, batch(1, 0, 2)), block(1, 11, control(1, b"a")), block(1, 12, grave)),

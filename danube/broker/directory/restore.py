@@ -177,13 +177,21 @@ async def _carry_out(
 
 
 def _states(directory: Directory, one: Candidate) -> dict[int, bytes]:
-    """Return the snapshots of the topic, or of its partitions, that bring the cursors into the journal."""
+    """Return the snapshots of the topic, or of its partitions, that bring the cursors into the journal.
+
+    Also without cursors: the journal may hold the tombstone of a topic that was deleted.
+    """
     producers = ProducerTable(directory.runtime.limits).snapshot()
     return {
         topic_id: msgspec.msgpack.encode(
             TopicSnapshot(
-                0, producers, [encode_entry(cursor.snapshot(entry.subscription_id)) for entry, cursor in found.values()]
+                0,
+                producers,
+                [
+                    encode_entry(cursor.snapshot(entry.subscription_id))
+                    for entry, cursor in one.subscriptions.get(topic_id, {}).values()
+                ],
             )
         )
-        for topic_id, found in one.subscriptions.items()
+        for topic_id in one.record.topic_ids
     }
