@@ -121,9 +121,9 @@ class JournalFile:
         """No data in it is needed, and the next file's header says so; it becomes a spare when that is durable."""
         self.live: dict[TopicId, tuple[int, Offset]] = {}
         """Topic id to the bytes of its batches in this file and the highest end offset among them."""
-        self.topics: set[int] = set()
+        self.topics: set[TopicId] = set()
         """Topics with entries in this file that no later snapshot covers."""
-        self.tombstones: dict[int, int] = {}
+        self.tombstones: dict[TopicId, int] = {}
         """Deleted topics whose newest tombstone is in this file, and the newest file that may hold entries of each."""
 
     def count_batch(self, topic_id: TopicId, size: int, end_offset: Offset) -> None:
@@ -205,7 +205,7 @@ class FileTable:
         self._count_stopped()
         return freed
 
-    def cover(self, covers: Mapping[int, int]) -> None:
+    def cover(self, covers: Mapping[TopicId, int]) -> None:
         """Note snapshots that are complete and synced: topic ids, and the sequence up to which entries are covered."""
         for file in self._files.values():
             if len(covers) < len(file.topics):
@@ -221,7 +221,7 @@ class FileTable:
         file.tombstones[topic_id] = file.file_id if horizon is None else horizon
         self.buried.add(topic_id)
 
-    def note(self, file: JournalFile, topic_id: int, kind: EntryType | int) -> None:
+    def note(self, file: JournalFile, topic_id: TopicId, kind: EntryType | int) -> None:
         """Note an entry of a topic in a file."""
         if topic_id in self.buried:
             if kind not in _MAKES_KNOWN:
@@ -229,7 +229,7 @@ class FileTable:
             self.buried.discard(topic_id)
         file.topics.add(topic_id)
 
-    def tombstones_needed(self, leaving: Collection[JournalFile]) -> dict[int, int]:
+    def tombstones_needed(self, leaving: Collection[JournalFile]) -> dict[TopicId, int]:
         """Return the tombstones in files that are about to be freed and are still needed, each with its horizon."""
         gone = {file.file_id for file in leaving}
         oldest = next((file_id for file_id in self._files if file_id not in gone), 0)
@@ -237,14 +237,14 @@ class FileTable:
             topic_id: horizon for file in leaving for topic_id, horizon in file.tombstones.items() if oldest <= horizon
         }
 
-    def strand(self, topic_ids: Iterable[int]) -> None:
+    def strand(self, topic_ids: Iterable[TopicId]) -> None:
         """Keep the entries of topics that are not known."""
         self.stranded = frozenset(topic_ids)
         self._count_stopped()
 
-    def topic_ids(self) -> set[int]:
+    def topic_ids(self) -> set[TopicId]:
         """Return all topics with entries that are kept."""
-        found: set[int] = set()
+        found: set[TopicId] = set()
         for file in self._files.values():
             found |= file.topics
             found.update(file.live)

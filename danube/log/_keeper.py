@@ -36,6 +36,7 @@ from danube.log.format import encode_file_header
 from danube.log.recovery import Recovery
 from danube.log.snapshots import PRESSED_SHARE, USUAL_SHARE, worth_freeing
 from danube.model.descriptors import is_out_of_descriptors
+from danube.model.ids import TopicId
 from danube.model.limits import Limits
 
 __all__ = ["FileKeeper", "Owner"]
@@ -69,11 +70,11 @@ class Owner(Protocol):
         """Return the last sequence up to which all entries have been reported."""
         ...
 
-    def snapshot_cost(self, topic_id: int) -> int:
+    def snapshot_cost(self, topic_id: TopicId) -> int:
         """Return about how many bytes the snapshot of a topic takes."""
         ...
 
-    async def write_snapshots(self, topic_ids: Collection[int], tombstones: Mapping[int, int]) -> None:
+    async def write_snapshots(self, topic_ids: Collection[TopicId], tombstones: Mapping[TopicId, int]) -> None:
         """Write snapshots of topics, and tombstones with their horizons; return when they are synced.
 
         A topic that has none stays in its files; so do all if the journal is ending.
@@ -337,7 +338,7 @@ class FileKeeper:
             self._recycle_wanted = trio.Event()
             leaving = self._choose() if owner.recycles else []
             if leaving:
-                topic_ids: set[int] = set().union(*(file.topics for file in leaving))
+                topic_ids: set[TopicId] = set().union(*(file.topics for file in leaving))
                 tombstones = self.files.tombstones_needed(leaving)
                 if topic_ids or tombstones:
                     await owner.write_snapshots(topic_ids, tombstones)

@@ -153,7 +153,7 @@ class Journal:
         *,
         file_size: int = 64 * MIB,
         on_commit: OnCommit | None = None,
-        snapshot: Callable[[int], bytes | None] | None = None,
+        snapshot: Callable[[TopicId], bytes | None] | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         if file_size < limits.max_batch_bytes + _FILE_OVERHEAD:
@@ -191,7 +191,7 @@ class Journal:
         self._urgent: deque[Entry] = deque()
         """Snapshots and tombstones: written before other entries, and to files that those may not use."""
         self._generation = 0
-        self._snapshot_bytes: dict[int, int] = {}
+        self._snapshot_bytes: dict[TopicId, int] = {}
         """Bytes that the newest snapshot of a topic takes."""
         self._internal: dict[Entry, Callable[[], None]] = {}
         self._recovery: Recovery | None = None
@@ -217,7 +217,7 @@ class Journal:
         visitor: Visitor | None = None,
         file_size: int = 64 * MIB,
         on_commit: OnCommit | None = None,
-        snapshot: Callable[[int], bytes | None] | None = None,
+        snapshot: Callable[[TopicId], bytes | None] | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> AsyncIterator[Journal]:
         """Recover and run a journal; the result of recovery is in ``journal.recovered``.
@@ -618,11 +618,11 @@ class Journal:
         """Whether snapshots can be written."""
         return self.snapshot is not None
 
-    def snapshot_cost(self, topic_id: int) -> int:
+    def snapshot_cost(self, topic_id: TopicId) -> int:
         """Return about how many bytes the snapshot of a topic takes."""
         return self._snapshot_bytes.get(topic_id, _USUAL_SNAPSHOT_BYTES)
 
-    async def write_snapshots(self, topic_ids: Collection[int], tombstones: Mapping[int, int]) -> None:
+    async def write_snapshots(self, topic_ids: Collection[TopicId], tombstones: Mapping[TopicId, int]) -> None:
         """Write snapshots of topics as they are now, and tombstones with their horizons; return when they are synced.
 
         Topics that are not known stay in their files; so do all if the journal is ending.
@@ -635,7 +635,7 @@ class Journal:
         states = ((topic_id, state) for topic_id in topic_ids if (state := take(topic_id)) is not None)
         await self._write_states(states)
 
-    async def save(self, states: Mapping[int, bytes]) -> None:
+    async def save(self, states: Mapping[TopicId, bytes]) -> None:
         """Write snapshots of topics, by their ids; return when they are synced.
 
         Raises:
@@ -644,7 +644,7 @@ class Journal:
         if not await self._write_states(iter(states.items())):
             raise self._failure or UnavailableError("the journal is closing; its snapshots were not written")
 
-    async def bury(self, topic_ids: Iterable[int]) -> None:
+    async def bury(self, topic_ids: Iterable[TopicId]) -> None:
         """Release all data of deleted topics, and note that they were deleted; return when that is synced.
 
         No more batches may be submitted for them, and those that were submitted must have settled.
@@ -659,16 +659,16 @@ class Journal:
         if not await self._write_urgent(entries):
             raise self._failure or UnavailableError("the journal is closing; the deletion of a topic was not noted")
 
-    def strand(self, topic_ids: Collection[int]) -> None:
+    def strand(self, topic_ids: Collection[TopicId]) -> None:
         """Keep all entries of topics that are not known to the metadata."""
         self._keeper.files.strand(topic_ids)
         self._keeper.files_released()
 
-    def topic_ids(self) -> set[int]:
+    def topic_ids(self) -> set[TopicId]:
         """Return all topics with entries that are kept."""
         return self._keeper.files.topic_ids()
 
-    def _tombstone(self, topic_id: int, horizon: int | None = None) -> Entry:
+    def _tombstone(self, topic_id: TopicId, horizon: int | None = None) -> Entry:
         entry = Entry(EntryType.TOMBSTONE, topic_id, Durability.DISK, ())
 
         def written() -> None:
@@ -680,7 +680,7 @@ class Journal:
         self._snapshot_bytes.pop(topic_id, None)
         return entry
 
-    async def _write_states(self, states: Iterator[tuple[int, bytes]]) -> bool:
+    async def _write_states(self, states: Iterator[tuple[TopicId, bytes]]) -> bool:
         """Write snapshots, some at a time; return whether all are durable."""
         part_bytes = min(_PART_BYTES, self._capacity // 4)
         done = False
@@ -688,7 +688,7 @@ class Journal:
             # No await until they are queued: they contain the effects of all that has settled.
             settled = self.settled_sequence()
             entries: list[Entry] = []
-            covers: dict[int, int] = {}
+            covers: dict[TopicId, int] = {}
             size = 0
             while size < _SNAPSHOT_GROUP_BYTES:
                 item = next(states, None)

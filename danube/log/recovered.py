@@ -31,15 +31,15 @@ class Visitor(Protocol):
         """Receive a batch: its stamp, the header of the producer's part, and its location."""
         ...
 
-    def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
+    def control(self, entry_type: int, topic_id: TopicId, payload: bytes, durability: Durability) -> None:
         """Receive a control entry. An earlier snapshot may contain it, and a later one may follow."""
         ...
 
-    def snapshot(self, topic_id: int, state: bytes) -> None:
+    def snapshot(self, topic_id: TopicId, state: bytes) -> None:
         """Receive a complete snapshot of a topic. Entries that it contains may follow."""
         ...
 
-    def forget(self, topic_id: int) -> None:
+    def forget(self, topic_id: TopicId) -> None:
         """Note that a topic was deleted: all that was received of it is void."""
         ...
 

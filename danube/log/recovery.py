@@ -51,7 +51,7 @@ from danube.log.recovered import Corruption, Recovered, Standing, TornTail, Visi
 from danube.log.snapshots import Assembler
 from danube.model.batch import PART_OVERHEAD, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
-from danube.model.ids import NO_TOPIC, Offset
+from danube.model.ids import NO_TOPIC, Offset, TopicId
 from danube.model.policies import Durability
 
 __all__ = ["Recovery"]
@@ -392,7 +392,7 @@ class Recovery:
                 if visitor is not None:
                     visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
 
-    def _bury(self, topic_id: int, file: JournalFile) -> None:
+    def _bury(self, topic_id: TopicId, file: JournalFile) -> None:
         """Forget all that was read of a deleted topic."""
         self._files.bury(topic_id, file)
         self._recovered.topics.pop(topic_id, None)

@@ -42,6 +42,7 @@ from typing import Final, NamedTuple
 
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError
+from danube.model.ids import TopicId
 
 __all__ = [
     "PRESSED_SHARE",
@@ -157,10 +158,10 @@ class Assembler:
 
     def __init__(self) -> None:
         self.generation = 0
-        self.newest: dict[int, tuple[int, int, int]] = {}
-        self._partial: dict[int, dict[int, _Partial]] = {}
+        self.newest: dict[TopicId, tuple[int, int, int]] = {}
+        self._partial: dict[TopicId, dict[int, _Partial]] = {}
 
-    def add(self, topic_id: int, payload: bytes) -> Snapshot | None:
+    def add(self, topic_id: TopicId, payload: bytes) -> Snapshot | None:
         """Take a part; return the snapshot if it completes one that is newer than those completed before.
 
         Raises:
@@ -191,14 +192,14 @@ class Assembler:
         self.newest[topic_id] = generation, part.covers, len(state)
         return Snapshot(generation, part.covers, state)
 
-    def forget(self, topic_id: int) -> None:
+    def forget(self, topic_id: TopicId) -> None:
         """Forget a topic: it was deleted."""
         self.newest.pop(topic_id, None)
         self._partial.pop(topic_id, None)
 
 
 def worth_freeing(
-    files: Sequence[tuple[int, AbstractSet[int]]], cost: Callable[[int], int], share: float = USUAL_SHARE
+    files: Sequence[tuple[int, AbstractSet[TopicId]]], cost: Callable[[TopicId], int], share: float = USUAL_SHARE
 ) -> list[int]:
     """Choose the files to be freed; return their indexes in ``files``.
 
@@ -211,9 +212,9 @@ def worth_freeing(
         cost: returns the bytes of a topic's snapshot.
         share: of the freed space, the most that may be written.
     """
-    costs: dict[int, int] = {}
+    costs: dict[TopicId, int] = {}
 
-    def cost_of(topics: AbstractSet[int]) -> int:
+    def cost_of(topics: AbstractSet[TopicId]) -> int:
         total = 0
         for topic_id in topics:
             size = costs.get(topic_id)
@@ -226,7 +227,7 @@ def worth_freeing(
     order = sorted(range(len(files)), key=own.__getitem__)
     chosen = 0
     spent = gain = 0  # of the group that is being collected
-    union: set[int] = set()
+    union: set[TopicId] = set()
     for count, index in enumerate(order, 1):
         size, topics = files[index]
         spent += cost_of(topics - union)
@@ -238,7 +239,7 @@ def worth_freeing(
     return sorted(order[:chosen])
 
 
-def uncovered(topics: AbstractSet[int], last_sequence: int, covers: Mapping[int, int]) -> Iterator[int]:
+def uncovered(topics: AbstractSet[TopicId], last_sequence: int, covers: Mapping[TopicId, int]) -> Iterator[TopicId]:
     """Yield the topics of a file that no complete snapshot covers up to the file's end.
 
     Args:

@@ -76,7 +76,7 @@ class Directory:
         self.watchers: set[trio.Event] = set()
         self.restoring = trio.Lock()
         self._topics: dict[str, Topic] = {}
-        self._by_id: dict[int, Topic] = {}
+        self._by_id: dict[TopicId, Topic] = {}
         self._creating = NamedLocks()
         self._deleting = NamedLocks()
 
@@ -118,7 +118,7 @@ class Directory:
             )
         return topic
 
-    def snapshot_of(self, topic_id: int) -> bytes | None:
+    def snapshot_of(self, topic_id: TopicId) -> bytes | None:
         """Return the state of a topic for the journal; None if the topic is not served, or stored elsewhere."""
         topic = self._by_id.get(topic_id)
         if topic is None or topic.deleted is not None or not topic.level.checkpointed:

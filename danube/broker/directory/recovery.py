@@ -37,7 +37,7 @@ class Unsettled(NamedTuple):
 
     changed: list[Topic]
     """Topics whose state is not the one that their entries describe."""
-    deleted: list[list[int]]
+    deleted: list[list[TopicId]]
     """Ids of deleted topics, those of one together."""
 
 
@@ -125,7 +125,7 @@ async def settle(directory: Directory, found: Unsettled) -> None:
     journal.snapshot = directory.snapshot_of
 
 
-def _strand(journal: Journal, topic_ids: Collection[int]) -> None:
+def _strand(journal: Journal, topic_ids: Collection[TopicId]) -> None:
     """Keep and report the entries of unknown topics."""
     journal.strand(topic_ids)
     if topic_ids:

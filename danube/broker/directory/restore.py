@@ -49,7 +49,7 @@ from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
 )
-from danube.model.ids import OwnerEpoch
+from danube.model.ids import FIRST_OFFSET, OwnerEpoch, TopicId
 from danube.storage import Storage, storage_place
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ async def _carry_out(
     await history.take_over(storage.name, survey.bucket)
 
 
-def _states(directory: Directory, one: Candidate) -> dict[int, bytes]:
+def _states(directory: Directory, one: Candidate) -> dict[TopicId, bytes]:
     """Return the snapshots of the topic, or of its partitions, that bring the cursors into the journal.
 
     Also without cursors: the journal may hold the tombstone of a topic that was deleted.
@@ -185,7 +185,7 @@ def _states(directory: Directory, one: Candidate) -> dict[int, bytes]:
     return {
         topic_id: msgspec.msgpack.encode(
             TopicSnapshot(
-                0,
+                FIRST_OFFSET,
                 producers,
                 [
                     encode_entry(cursor.snapshot(entry.subscription_id))

@@ -62,7 +62,7 @@ class RecoveryVisitor:
         names: Mapping[TopicId, str],
         subscriptions: Mapping[TopicId, Mapping[str, SubscriptionRecord]],
         limits: Limits,
-        topic_snapshots: Mapping[int, bytes] | None = None,
+        topic_snapshots: Mapping[TopicId, bytes] | None = None,
         cursor_snapshots: Mapping[int, bytes] | None = None,
     ) -> None:
         """Start with initial cursors.
