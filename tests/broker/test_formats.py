@@ -34,11 +34,11 @@ def with_journals_of_format(directory: Path, version: int) -> dict[Path, bytes]:
     [
         (
             2,
-            r"has format 2 \(Danube 0\.1\), and this Danube reads format 3 only; nothing was changed: start the Danube",
+            r"has format 2 \(Danube 0\.1\), and this Danube reads format 4 only; nothing was changed: start the Danube",
         ),
         (
-            4,
-            "has format 4, and this Danube reads format 3 only; nothing was changed: start the Danube",
+            5,
+            "has format 5, and this Danube reads format 4 only; nothing was changed: start the Danube",
         ),
     ],
     ids=["0.1", "a later one"],

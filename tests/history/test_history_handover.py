@@ -52,7 +52,7 @@ class House:
             first_bytes=random.choice((100, 2000)),
         )
         self.journal = Journal(
-            self.disk, LIMITS, file_size=FILE_SIZE, on_commit=self.on_commit, checkpoint=trio.lowlevel.checkpoint
+            self.disk, LIMITS, file_size=FILE_SIZE, on_commit=self.on_commit, snapshot=lambda topic_id: b""
         )
         cache = BatchCache(LIMITS.cache_bytes)
         self.logs = {

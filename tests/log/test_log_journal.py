@@ -427,7 +427,7 @@ async def test_release_frees_the_files_of_what_is_below(autojump_clock: MockCloc
 
 
 async def test_files_that_are_freed_among_very_many_leave_no_damage(autojump_clock: MockClock) -> None:
-    """A header names 122 older files. One before those was taken for damaged if the next one was freed."""
+    """A header names 123 older files. One before those was taken for damaged if the next one was freed."""
     limits = replace(LIMITS, journal_max_bytes=400 * FILE_SIZE)
     async with desk(SimulatedDisk(Random(1)), limits) as d:
         logs = [d.log(topic_id) for topic_id in (1, 2, 3)]

@@ -475,7 +475,7 @@ async def test_a_body_that_ends_too_early_is_damaged_to_its_end(autojump_clock: 
         assert f.recovered.topics[1].next_offset == 4
 
 
-OTHERS = [(number, 12) for number in range(2, 125)]
+OTHERS = [(number, 12) for number in range(2, 126)]
 """More files than a header names: it names the youngest, and says nothing of the last sequences of older ones."""
 
 

@@ -213,19 +213,19 @@ FURTHER: tuple[Plant, ...] = (
 )
 
 FOUND_BY: dict[str, tuple[int, str]] = {
-    "drop_a_sync": (4, "P1: it came again after its acknowledgement was durable"),
-    "acknowledge_before_the_commit": (30, "P1: was acknowledged and is not there"),
-    "skip_the_check_of_the_torn_tail": (59, "DataLossError: a cursor entry of 17 bytes cannot be decoded"),
-    "advance_the_cursor_over_a_hole": (0, "P5: the cursor has passed unacknowledged messages"),
-    "lose_a_wake_up": (33, "StuckError: messages from offset 36 on are about to be delivered"),
-    "lose_the_cursor": (1, "P1: it came again after its acknowledgement was durable"),
-    "store_a_retry_again": (6, "P11: is there twice"),
-    "seal_without_a_batch": (0, "P2: 7 follows where 4 should"),
-    "release_before_the_upload": (0, "a task never waits"),
-    "skip_at_the_hand_over": (0, "P2: 191 should follow"),
-    "take_more_than_the_rule": (13, "P1: retention has left at most 73047 bytes, and has to leave 102400"),
+    "drop_a_sync": (0, "DataLossError: the journal is missing: the metadata record its file journal-..1.log"),
+    "acknowledge_before_the_commit": (0, "P2: was acknowledged where another message is"),
+    "skip_the_check_of_the_torn_tail": (0, "CorruptBatchError: batch stamp: the checksum does not match its bytes"),
+    "advance_the_cursor_over_a_hole": (0, "P5: the cursor has passed 2 unacknowledged messages"),
+    "lose_a_wake_up": (57, "StuckError: messages from offset 57 on are about to be delivered"),
+    "lose_the_cursor": (0, "P1: it came again after its acknowledgement was durable"),
+    "store_a_retry_again": (3, "P11: is there twice"),
+    "seal_without_a_batch": (0, "P2: offset 7 follows where 4 should"),
+    "release_before_the_upload": (0, "P2: offset 148 follows where 0 should"),
+    "skip_at_the_hand_over": (0, "P2: offset 125 follows where 124 should"),
+    "take_more_than_the_rule": (5, "P1: retention has left at most 77348 bytes, and has to leave 102400"),
     "acknowledge_a_repeat_before_its_sync": (0, "P2: was acknowledged where another message is"),
-    "acknowledge_without_a_place": (0, "P1: was acknowledged as stored, place unknown, and is not there"),
+    "acknowledge_without_a_place": (0, "P1: was acknowledged as stored, place unknown, and is gone"),
 }
 """The first seed that finds a bug (so many seeds, and one more, does it take), and what its world says first."""
 
