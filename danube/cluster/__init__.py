@@ -1,6 +1,6 @@
 """The rules of a cluster: who the members are, which broker owns a topic, and what the coordinator does.
 
-Decisions are pure; two shells carry them out over any metadata store.
+Decisions are pure; shells carry them out, over any metadata store.
 
 =====================  ================================================================================
 ``peer_list``          ``--peers``: which addresses are listed, and which of them is this broker
@@ -10,6 +10,7 @@ Decisions are pure; two shells carry them out over any metadata store.
 ``ownership``          the owner of a topic: this broker, another one, or one that is away
 ``placement``          which broker gets a new topic, or one whose owner has died
 ``coordinator``        what has to be done, given everything that the metadata say
+``gathering``          shell: asks the listed brokers until ``forming`` decides
 ``membership``         shell: this broker's record and session, and its view of the others
 ``coordinating``       shell: the election of the coordinator, and its actions
 =====================  ================================================================================

@@ -14,6 +14,10 @@ F4. If one has formed without it, this broker joins as a new member. So does a m
 F5. Lists or names of clusters that differ are refused, for they would form two clusters. So are two clusters among the
     answers. A refusal is final: the operator has to change something.
 
+A disk that is replaced while brokers are still answering can lead to two foundings: some know its old identity, some
+the new one. Each broker stores one founding only, so at most one of the two gets a majority; the brokers of the other
+are refused by its members (F5), and have to be started with an empty directory.
+
 The Raft members that a founding starts with are the first brokers of the list, an odd number (:func:`voters_of`): a
 cluster of two has one voter, because two would fail with either.
 """
