@@ -115,10 +115,10 @@ async def serving(
         nursery.cancel_scope.cancel()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0, every_s: float = 0.005) -> None:
     with trio.fail_after(timeout_s):
         while not condition():  # noqa: ASYNC110
-            await trio.sleep(0.005)
+            await trio.sleep(every_s)
 
 
 async def read_all(stream: ClientStream) -> None:
