@@ -223,7 +223,7 @@ class Processes:
         command: Sequence[str],
         name: str,
         port: int,
-        timeout_s: float = 20.0,
+        timeout_s: float = 60.0,
         *,
         ready: str = "",
         environment: Mapping[str, str] | None = None,
