@@ -15,11 +15,11 @@ from danube.client._admin import Admin
 from danube.client._checks import as_durability, check_count, choice, start_position
 from danube.client._connection import Connection
 from danube.client._consume_options import (
-    CREDIT_MESSAGES,
     READ_AHEAD,
     Start,
     check_credit,
     checked_filters,
+    default_credit,
     policy_fields,
     start_positions,
 )
@@ -227,7 +227,7 @@ class Client:
         validate_name("subscription", subscription)
         kind = choice(SubscriptionType, "type", type)
         position, time_us = start_position(start)
-        messages = CREDIT_MESSAGES[kind] if credit_messages is None else credit_messages
+        messages = default_credit(kind) if credit_messages is None else credit_messages
         check_credit(messages, credit_bytes)
         if name is not None:
             validate_name("consumer", name)

@@ -12,11 +12,11 @@ from danube.model.limits import Limits
 from danube.model.policies import EARLIEST, SubscriptionPolicy, SubscriptionType, change_policy
 
 __all__ = [
-    "CREDIT_MESSAGES",
     "READ_AHEAD",
     "Start",
     "check_credit",
     "checked_filters",
+    "default_credit",
     "policy_fields",
     "start_positions",
 ]
@@ -26,13 +26,13 @@ Start = str | int | datetime | Mapping[int, str | int | datetime]
 partition; a partition that is not named begins at the earliest message."""
 READ_AHEAD = 200_000
 """Default read-ahead in messages of a consumer or reader that is alone in reading a topic in order."""
-CREDIT_MESSAGES = {
-    SubscriptionType.EXCLUSIVE: READ_AHEAD,
-    SubscriptionType.FAILOVER: READ_AHEAD,
-    SubscriptionType.SHARED: 2_000,
-    SubscriptionType.KEY_SHARED: 2_000,
-}
-"""Read-ahead in messages: large for a single ordered reader, small where consumers share the work."""
+SHARED_READ_AHEAD = 2_000
+"""Default read-ahead in messages of a consumer that shares the work with others."""
+
+
+def default_credit(kind: SubscriptionType) -> int:
+    """Return the default read-ahead of a consumer, in messages."""
+    return READ_AHEAD if kind.traits.has_active else SHARED_READ_AHEAD
 
 
 def check_credit(messages: int, size_bytes: int) -> None:
@@ -47,7 +47,7 @@ def checked_filters(filters: Sequence[str], kind: SubscriptionType, limits: Limi
     for one in filters:
         if not check_text("a key filter", one):
             raise InvalidArgumentError("a key filter cannot be empty; '*' lets every key through")
-    if filters and kind is not SubscriptionType.KEY_SHARED:
+    if filters and not kind.traits.wants_keys:
         raise InvalidArgumentError(f"key_filters are for key_shared subscriptions only, not for {kind.value}")
     if len(filters) > limits.max_key_filters:
         raise InvalidArgumentError(

@@ -38,7 +38,7 @@ class Consumer(Receiver[Feed]):
     def __init__(self, topic: str, subscription: str, name: str, kind: SubscriptionType, max_batch_bytes: int) -> None:
         super().__init__("consumer", topic, name, max_batch_bytes)
         self.subscription = subscription
-        self._gives_back = kind is not SubscriptionType.EXCLUSIVE  # other consumers could take its waiting messages
+        self._gives_back = not kind.traits.single_consumer  # other consumers could take its waiting messages
         self._renewals = RenewalClock()
         self._confirmations: defaultdict[int, anyio.Event] = defaultdict(anyio.Event)
         """By partition; set (and replaced) when the broker confirms acknowledgements, or the feed fails."""

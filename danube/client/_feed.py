@@ -23,7 +23,7 @@ from danube.client._leases import Leases, RenewalClock, chunks, clip
 from danube.model import api
 from danube.model.batch import BatchFlags, read_header
 from danube.model.ids import Offset
-from danube.model.policies import Durability, SubscriptionType
+from danube.model.policies import Durability
 from danube.model.ranges import RangeSet
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Feed(Inflow):
         self._nacks: dict[tuple[int, str], RangeSet] = {}
         self._extensions: dict[int, RangeSet] = {}
         self._handed = HandedOut(limits.max_in_flight_ranges)
-        self._cumulates = open_message.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self._cumulates = open_message.type.traits.has_active
         self._waiting: RangeSet | None = None  # offsets of the messages in `queue`, computed on demand
         self._given_back: RangeSet | None = None
         self._owed_messages = 0  # credit of messages that were given back

@@ -22,6 +22,7 @@ from danube.compat.discovery import broker_url
 from danube.compat.errors import for_clients, for_receivers
 from danube.compat.messages import generation_of
 from danube.compat.methods import unary
+from danube.compat.policies import SUBSCRIPTION_TYPES
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.compat.receiving import CompatConsumer
 from danube.model import LATEST, SubscriptionType, api, validate_name, validate_topic
@@ -47,12 +48,7 @@ __all__ = ["Consumers"]
 _log = logging.getLogger("danube.compat")
 
 _SERVICE: Final = "/danube.ConsumerService/"
-_TYPES: Final = {
-    pb.ConsumerRequest.Exclusive: SubscriptionType.EXCLUSIVE,
-    pb.ConsumerRequest.Shared: SubscriptionType.SHARED,
-    pb.ConsumerRequest.Failover: SubscriptionType.FAILOVER,
-    pb.ConsumerRequest.KeyShared: SubscriptionType.KEY_SHARED,
-}
+_TYPES: Final = {number: kind for kind, number in SUBSCRIPTION_TYPES.items()}
 _EXPECTED_S: Final = 5.0
 """How long the place of a consumer is reserved between subscribing and opening its stream."""
 _PAUSE_S: Final = 0.25
@@ -145,7 +141,7 @@ class Consumers:
                 " (Exclusive), 1 (Shared), 2 (Failover) and 3 (KeyShared)"
             )
         filters: tuple[str, ...] = ()
-        if kind is SubscriptionType.KEY_SHARED:
+        if kind.traits.wants_keys:
             filters = check_key_filters(request.key_filters, self._limits)
         topic = self._broker.directory.find(request.topic_name)
         topic.check_alive()
@@ -179,7 +175,7 @@ class Consumers:
         expected = {(each.record.subscription, each.record.name) for each in self.ids.of(topic.topic_id)}
         others = {consumer.name for consumer in subscription.consumers.values()} - {name}
         others |= {each for of, each in expected if of == subscription.name} - {name}
-        if subscription.kind is SubscriptionType.EXCLUSIVE and others:
+        if subscription.kind.traits.single_consumer and others:
             raise PermissionDeniedError(
                 f"the exclusive subscription {subscription.name!r} of topic {topic.name!r} has a consumer already,"
                 f" {min(others)!r}; close that one, join under its name to take over, or use another subscription or"

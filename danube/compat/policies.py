@@ -33,7 +33,7 @@ SUBSCRIPTION_TYPES: Final = {
     SubscriptionType.FAILOVER: api_pb.ConsumerRequest.Failover,
     SubscriptionType.KEY_SHARED: api_pb.ConsumerRequest.KeyShared,
 }
-"""The numbers of the types of subscriptions."""
+"""Upstream's numbers of the types of subscriptions. A type without a number cannot be used by its clients."""
 _NUMBER_OF_POISON: Final = {policy: number for number, policy in _POISON.items()}
 _NUMBER_OF_BACKOFF: Final = {backoff: number for number, backoff in _BACKOFF.items()}
 _LARGEST_U32: Final = 2**32 - 1

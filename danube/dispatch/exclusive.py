@@ -24,7 +24,7 @@ from danube.dispatch.spans import Delivery, Span
 from danube.dispatch.waiting import Redelivery
 from danube.model.errors import SubscriptionBusyError
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionPolicy, SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionTraits, SubscriptionType
 
 __all__ = ["ExclusiveMachine"]
 
@@ -42,7 +42,7 @@ class ExclusiveMachine(RangedMachine):
         return self._active.consumer_id if self._active is not None else None
 
     def _admit(self, name: str, displaced: Member | None) -> None:
-        refuse_second(self.type, self._active, name)
+        refuse_second(self.traits, self._active, name)
 
     def _joined(self, member: Member, now: float) -> None:
         self._choose(now)
@@ -57,7 +57,7 @@ class ExclusiveMachine(RangedMachine):
         super()._replaced(old, fresh, now)
 
     def _timed_out(self, members: Iterable[Member], now: float) -> None:
-        if self.type is SubscriptionType.FAILOVER:
+        if self.traits.has_standbys:
             for member in members:
                 self._suspend(member)
             self._choose(now)
@@ -147,9 +147,9 @@ def _charge(member: Member, span: Span, ranges: list[int], attempt: int, message
     return Delivery(member.consumer_id, span.token, base, ranges, attempt, whole, messages, size)
 
 
-def refuse_second(kind: SubscriptionType, active: Member | None, name: str) -> None:
-    """Raise SubscriptionBusyError if an exclusive subscription has an active consumer of another name."""
-    if kind is SubscriptionType.EXCLUSIVE and active is not None and active.name != name:
+def refuse_second(traits: SubscriptionTraits, active: Member | None, name: str) -> None:
+    """Raise SubscriptionBusyError if a subscription of a single consumer has one of another name."""
+    if traits.single_consumer and active is not None and active.name != name:
         raise SubscriptionBusyError(
             f"the exclusive subscription has a consumer already, {active.name!r}; close that one, join under its name"
             " to take over, or use another subscription or type"

@@ -37,24 +37,24 @@ class LossyMachine(Machine):
     @property
     def active(self) -> int | None:
         """The consumer that gets the messages, None if there is none."""
-        if self.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+        if self.traits.has_active:
             return next(iter(self._members), None)
         return None
 
     def _admit(self, name: str, displaced: Member | None) -> None:
-        refuse_second(self.type, next(iter(self._members.values()), None), name)
+        refuse_second(self.traits, next(iter(self._members.values()), None), name)
 
     def _joined(self, member: Member, now: float) -> None:
-        if self.type is SubscriptionType.KEY_SHARED:
+        if self.traits.wants_keys:
             self._ring.add(member)
 
     def _left(self, member: Member, now: float) -> None:
         self._turns.remove(member)
-        if self.type is SubscriptionType.KEY_SHARED:
+        if self.traits.wants_keys:
             self._ring.remove(member)
 
     def _credited(self, member: Member) -> None:
-        if self.type is SubscriptionType.SHARED:
+        if not self.traits.has_active and not self.traits.wants_keys:
             self._turns.add(member)
 
     def _uncredited(self, member: Member) -> None:
@@ -72,17 +72,16 @@ class LossyMachine(Machine):
             return out
         self.position = end
         self.cursor.ack(self.cursor.floor, end)
-        match self.type:
-            case SubscriptionType.SHARED:
-                self._share(span, start, out)
-            case SubscriptionType.KEY_SHARED:
-                self._by_key(span, start, out)
-            case _:
-                member = next(iter(self._members.values()), None)
-                if member is not None and member.has_credit:
-                    self._deliver(member, span, [start, end], end - start, span.size_bytes, out)
-                else:
-                    self._drop(member, start, end, end - start)
+        if self.traits.wants_keys:
+            self._by_key(span, start, out)
+        elif not self.traits.has_active:
+            self._share(span, start, out)
+        else:
+            member = next(iter(self._members.values()), None)
+            if member is not None and member.has_credit:
+                self._deliver(member, span, [start, end], end - start, span.size_bytes, out)
+            else:
+                self._drop(member, start, end, end - start)
         return out
 
     def _share(self, span: Span, start: int, out: list[Delivery | Gap]) -> None:

@@ -45,6 +45,7 @@ class Machine(ABC):
 
     Attributes:
         type: how consumers share the messages. Read-only.
+        traits: those of the type. Read-only.
         cursor: the acknowledged offsets. Only the machine changes it.
         position: next new offset to be delivered. Read-only for other objects.
         policy: the policy in force; see :meth:`change_policy`. Read-only for other objects.
@@ -53,6 +54,7 @@ class Machine(ABC):
 
     def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
         self.type = kind
+        self.traits = kind.traits
         self.cursor = cursor
         self.policy = policy
         self.position = cursor.next_live(cursor.floor)
@@ -229,7 +231,7 @@ class Machine(ABC):
         Raises:
             FailedPreconditionError: the subscription is shared or key-shared.
         """
-        if self.type not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+        if not self.traits.has_active:
             raise FailedPreconditionError(
                 f"cumulative acknowledgement needs an exclusive or failover subscription, and this one is {self.type};"
                 " acknowledge messages one by one"

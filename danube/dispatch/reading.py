@@ -34,7 +34,7 @@ class ReaderMachine(Machine):
         return next(iter(self._members), None)
 
     def _admit(self, name: str, displaced: Member | None) -> None:
-        refuse_second(self.type, next(iter(self._members.values()), None), name)
+        refuse_second(self.traits, next(iter(self._members.values()), None), name)
 
     def next_read(self, now: float) -> ReadRequest | None:
         """Return the next batch, if there is credit for it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from danube.model.names import validate_topic
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "SUBSCRIPTION_TRAITS",
     "Backoff",
     "Durability",
     "PoisonPolicy",
@@ -22,6 +23,7 @@ __all__ = [
     "Rate",
     "Retention",
     "SubscriptionPolicy",
+    "SubscriptionTraits",
     "SubscriptionType",
     "TopicPolicies",
     "Unmatched",
@@ -63,6 +65,41 @@ class SubscriptionType(_Choice):
     """All consumers, in turn by their credit. No order."""
     KEY_SHARED = "key_shared"
     """All consumers; each key has one owner at a time and keeps its order."""
+
+    @property
+    def traits(self) -> SubscriptionTraits:
+        """What other parts of Danube need to know of the type."""
+        return SUBSCRIPTION_TRAITS[self]
+
+
+class SubscriptionTraits(NamedTuple):
+    """What brokers and clients need to know of a type of subscription. They ask for a trait, not for the type."""
+
+    single_consumer: bool
+    """A second consumer is refused; else consumers share the messages, or stand by."""
+    has_active: bool
+    """One consumer at a time, the active one, receives all messages. So an acknowledgement may be cumulative."""
+    wants_keys: bool
+    """The key of a message decides which consumer receives it, and consumers may have key filters."""
+
+    @property
+    def has_standbys(self) -> bool:
+        """Whether consumers wait to become the active one."""
+        return self.has_active and not self.single_consumer
+
+    @property
+    def slices(self) -> bool:
+        """Whether a delivery may be a part of a batch, because the other part belongs to another consumer."""
+        return not self.has_active
+
+
+SUBSCRIPTION_TRAITS: Final = {
+    SubscriptionType.EXCLUSIVE: SubscriptionTraits(single_consumer=True, has_active=True, wants_keys=False),
+    SubscriptionType.FAILOVER: SubscriptionTraits(single_consumer=False, has_active=True, wants_keys=False),
+    SubscriptionType.SHARED: SubscriptionTraits(single_consumer=False, has_active=False, wants_keys=False),
+    SubscriptionType.KEY_SHARED: SubscriptionTraits(single_consumer=False, has_active=False, wants_keys=True),
+}
+"""The traits of each type."""
 
 
 class ProducerAccess(enum.StrEnum):

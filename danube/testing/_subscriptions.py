@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+import enum
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from danube.model.policies import PoisonPolicy, SubscriptionType
 
-__all__ = ["DeadLetter", "DeliveryContext", "MessageState", "Place", "Session", "Spot", "SubscriptionRules"]
+__all__ = [
+    "ORDERS",
+    "DeadLetter",
+    "DeliveryContext",
+    "MessageState",
+    "Order",
+    "Place",
+    "Session",
+    "Spot",
+    "SubscriptionRules",
+]
 
 Spot = tuple[int, int]
 """A message at its place: offset and checksum. An offset alone is ambiguous in a topic that may lose a tail."""
+
+
+class Order(enum.Enum):
+    """Which messages of a subscription arrive in the order of the log."""
+
+    LOG = "log"
+    """All."""
+    KEY = "key"
+    """Those of each key."""
+    NONE = "none"
+
+
+ORDERS: Final = {
+    SubscriptionType.EXCLUSIVE: Order.LOG,
+    SubscriptionType.FAILOVER: Order.LOG,
+    SubscriptionType.SHARED: Order.NONE,
+    SubscriptionType.KEY_SHARED: Order.KEY,
+}
+"""What the checker demands of each type. It does not trust the traits that the broker has for the type."""
 
 
 class SubscriptionRules(NamedTuple):
@@ -167,9 +197,10 @@ class Place(msgspec.Struct):
     def _first_sight(self, offset: int, message: MessageState, context: DeliveryContext) -> str:
         """Check the order of first attempts. A delivery lost on its way is repeated later, as a second attempt."""
         rules = self.rules
-        if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.moves or context.attempt > 1:
+        order = ORDERS[rules.kind]
+        if order is Order.NONE or not rules.in_order or self.moves or context.attempt > 1:
             return ""
-        by_key = rules.kind is SubscriptionType.KEY_SHARED
+        by_key = order is Order.KEY
         key = message.key or message.producer
         ordered_by = key if by_key else None
         before = self.last_new.get((ordered_by, (0, 0)), -1)

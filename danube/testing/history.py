@@ -42,9 +42,11 @@ import msgspec
 from danube.model.policies import Durability, SubscriptionType
 from danube.testing._sights import Losses, Sights
 from danube.testing._subscriptions import (
+    ORDERS,
     DeadLetter,
     DeliveryContext,
     MessageState,
+    Order,
     Place,
     Session,
     Spot,
@@ -336,7 +338,7 @@ class History:
         if again:
             return "P11: it came a second time, in a topic of durability none"
         kind = self._places[topic, session.subscription].rules.kind
-        if kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and (sent.run, sent.number) < last:
+        if ORDERS[kind] is Order.LOG and (sent.run, sent.number) < last:
             return f"P6: it came behind {last} of the same producer"
         return ""
 

@@ -149,16 +149,31 @@ def test_the_share_of_pure_code_does_not_shrink() -> None:
     assert share >= LEAST_SHARE
 
 
+def comparisons(name: str, enumeration: str) -> list[str]:
+    """Return the lines of a module in which a value is compared with a member of an enumeration."""
+    found = []
+    for node in ast.walk(modules()[name].tree):
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            inner = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
+            if any(isinstance(each.value, ast.Name) and each.value.id == enumeration for each in inner):
+                found.append(f"{name}:{node.lineno}")
+    return found
+
+
 def test_durabilities_are_compared_by_their_levels_only() -> None:
-    compared = set()
-    for name, module in modules().items():
+    compared = []
+    for name in modules():
         if is_in(name, ("danube.broker", "danube.history")) and not is_in(name, ("danube.broker.durability",)):
-            for node in ast.walk(module.tree):
-                if isinstance(node, ast.Compare | ast.MatchValue):
-                    inner = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
-                    if any(isinstance(each.value, ast.Name) and each.value.id == "Durability" for each in inner):
-                        compared.add(f"{name}:{node.lineno}")
+            compared += comparisons(name, "Durability")
     assert not compared, "ask the topic or its level for a trait instead"
+
+
+def test_only_the_choice_of_the_machine_depends_on_the_type_of_a_subscription() -> None:
+    compared = [line for name in modules() for line in comparisons(name, "SubscriptionType")]
+    assert compared, "the choice itself is one"
+    assert [line for line in compared if not line.startswith("danube.dispatch:")] == [], (
+        "ask the type for a trait instead (SUBSCRIPTION_TRAITS in danube/model/policies.py)"
+    )
 
 
 def annotations(tree: ast.AST) -> Iterator[tuple[str, str, ast.expr]]:

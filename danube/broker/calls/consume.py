@@ -7,14 +7,14 @@ something changed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from danube.broker.calls.consumer import Consumer
-from danube.broker.delivery.reader import Reader
-from danube.broker.delivery.subscription import Subscription
-from danube.model import Limits, SubscriptionType, api, validate_name
+from danube.broker.delivery.pump import Pump
+from danube.model import Limits, api, validate_name
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError
 from danube.model.ids import Offset
@@ -23,10 +23,14 @@ from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
 
 if TYPE_CHECKING:
+    from danube.broker.delivery.reader import Reader
+    from danube.broker.delivery.subscription import Subscription
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
 
 __all__ = ["consume"]
+
+P = TypeVar("P", bound=Pump)
 
 _REQUEST = msgspec.msgpack.Decoder(api.ConsumeRequest)
 
@@ -48,63 +52,73 @@ async def consume(directory: Directory, stream: ServerStream, context: Context) 
         validate_name("subscription", request.subscription)
     key_filters = _key_filters(request, directory.runtime.limits)
     topic = directory.find(request.topic)
-    found = await topic.open_reader(request) if request.reader else await topic.subscribe(request)
-    consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
-    await _converse(stream, topic, found, consumer, directory.runtime.limits)
+    if request.reader:
+        reader = await topic.open_reader(request)
+        consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
+        reader.join(consumer)
+        await _converse(stream, reader, consumer, _reader_opened(topic, reader, consumer), _obey_reader)
+    else:
+        subscription = await topic.subscribe(request)
+        consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
+        topic.check_consumer(subscription.name, consumer.name)
+        subscription.join(consumer)
+        obey = partial(_obey, limits=directory.runtime.limits)
+        await _converse(stream, subscription, consumer, _opened(topic, subscription, consumer), obey)
 
 
 def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:
     filters = request.key_filters
     if not filters:
         return ()
-    if request.reader or request.type is not SubscriptionType.KEY_SHARED:
+    if request.reader or not request.type.traits.wants_keys:
         raise InvalidArgumentError("key filters are for consumers of key-shared subscriptions; leave them out")
     return check_key_filters(filters, limits)
 
 
+def _reader_opened(topic: Topic, reader: Reader, consumer: Consumer) -> api.ConsumeOpened:
+    return api.ConsumeOpened(
+        topic_id=topic.topic_id,
+        consumer_id=consumer.consumer_id,
+        durability=topic.durability,
+        active=True,
+        floor=reader.start_offset,
+        end_offset=topic.end_offset,
+        start_offset=reader.start_offset,
+        owner_epoch=topic.owner_epoch,
+    )
+
+
+def _opened(topic: Topic, subscription: Subscription, consumer: Consumer) -> api.ConsumeOpened:
+    return api.ConsumeOpened(
+        topic_id=topic.topic_id,
+        consumer_id=consumer.consumer_id,
+        durability=topic.durability,
+        active=subscription.is_active(consumer),
+        floor=Offset(subscription.cursor.floor),
+        end_offset=topic.end_offset,
+        ack_timeout_s=subscription.policy.ack_timeout_s,
+        subscription_id=subscription.subscription_id,
+        generation=subscription.generation,
+        owner_epoch=topic.owner_epoch,
+    )
+
+
 async def _converse(
-    stream: ServerStream, topic: Topic, found: Subscription | Reader, consumer: Consumer, limits: Limits
+    stream: ServerStream,
+    pump: P,
+    consumer: Consumer,
+    answer: api.ConsumeOpened,
+    obey: Callable[[P, Consumer, api.ConsumeRequest], None],
 ) -> None:
-    obey: Callable[[api.ConsumeRequest], None]
-    if isinstance(found, Reader):
-        reader = found
-        reader.join(consumer)
-        obey = lambda request: _obey_reader(reader, consumer, request)  # noqa: E731
-        answer = api.ConsumeOpened(
-            topic_id=topic.topic_id,
-            consumer_id=consumer.consumer_id,
-            durability=topic.durability,
-            active=True,
-            floor=reader.start_offset,
-            end_offset=topic.end_offset,
-            start_offset=reader.start_offset,
-            owner_epoch=topic.owner_epoch,
-        )
-    else:
-        subscription = found
-        topic.check_consumer(subscription.name, consumer.name)
-        subscription.join(consumer)
-        obey = lambda request: _obey(subscription, consumer, request, limits)  # noqa: E731
-        answer = api.ConsumeOpened(
-            topic_id=topic.topic_id,
-            consumer_id=consumer.consumer_id,
-            durability=topic.durability,
-            active=subscription.is_active(consumer),
-            floor=Offset(subscription.cursor.floor),
-            end_offset=topic.end_offset,
-            ack_timeout_s=subscription.policy.ack_timeout_s,
-            subscription_id=subscription.subscription_id,
-            generation=subscription.generation,
-            owner_epoch=topic.owner_epoch,
-        )
+    """Answer a consumer that has joined, and pass its requests to ``obey`` until it leaves."""
     try:
         consumer.send(answer)
-        found.pump()
+        pump.pump()
         while (message := await stream.receive()) is not None:
             message.release()
-            obey(_decode(message))
+            obey(pump, consumer, _decode(message))
     finally:
-        found.leave(consumer)
+        pump.leave(consumer)
 
 
 def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRequest, limits: Limits) -> None:

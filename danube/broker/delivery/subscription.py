@@ -75,8 +75,9 @@ class Subscription(Pump):
         self._wall_clock_us = runtime.clock_us
         self._clock_steps = runtime.clock_steps
         self._active: int | None = None
-        self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
-        self._takes_turns = kind is SubscriptionType.FAILOVER
+        self._slices = machine.traits.slices
+        self._wants_keys = machine.traits.wants_keys
+        self._takes_turns = machine.traits.has_standbys
         self._former_end = 0
         """Messages below this offset may have been delivered before the broker was restarted."""
         self._unreadable_at = -1
@@ -398,7 +399,7 @@ class Subscription(Pump):
             if header.deliver_at_us > now_us:
                 due = now + (header.deliver_at_us - self._clock_steps.now_us(self)) / 1e6
         keys = None
-        if self.kind is SubscriptionType.KEY_SHARED:
+        if self._wants_keys:
             try:
                 opened = self.topic.opened.open(self.topic.topic_id, batch)
                 keys = opened.keys(self.topic.producer_name(header.producer_id).encode())

@@ -137,7 +137,7 @@ def _draw_upstream(random: Random, topics: list[TopicPlan]) -> list[UpstreamPlan
 
 def _draw_habits(random: Random, consumer: ConsumerPlan) -> ConsumerPlan:
     """Make some consumers acknowledge cumulatively, and others use the upstream protocol."""
-    in_line = consumer.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+    in_line = consumer.kind.traits.has_active
     cumulative, upstream = random.random() < 0.4, random.random() < 0.15
     return consumer._replace(cumulative=in_line and cumulative, upstream=upstream)
 
@@ -161,7 +161,7 @@ def _draw_topic(random: Random, index: int, home: str, *, moving: bool) -> Topic
 
 def _draw_subscription(random: Random, topic: TopicPlan, number: int, first: int) -> list[ConsumerPlan]:
     kind = random.choice(list(SubscriptionType))
-    count = 1 if kind is SubscriptionType.EXCLUSIVE else random.choice((1, 2, 3))
+    count = 1 if kind.traits.single_consumer else random.choice((1, 2, 3))
     poison = random.choices(("", "block", "drop", "dead_letter", "changing"), (10, 2, 2, 3, 2))[0]
     policy: dict[str, Any] = {"redelivery_delay_s": random.choice((0.1, 1.0)), "max_redelivery_delay_s": 2.0}
     if poison:
@@ -169,7 +169,7 @@ def _draw_subscription(random: Random, topic: TopicPlan, number: int, first: int
         policy |= {"max_redelivery_count": 2, "ack_timeout_s": 20.0}
         policy["poison"] = "block" if poison == "changing" else poison
     everybody = random.randrange(count)  # this one takes all keys
-    filtered = kind is SubscriptionType.KEY_SHARED and random.random() < 0.4
+    filtered = kind.traits.wants_keys and random.random() < 0.4
     return [
         ConsumerPlan(
             name=f"c{first + index}",

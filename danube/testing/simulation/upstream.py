@@ -32,14 +32,15 @@ if TYPE_CHECKING:
     from danube.testing.history import History, Session, Spot
     from danube.testing.simulation.workload import Applications, ConsumerPlan, TopicPlan
 
-__all__ = ["UpstreamPlan", "consume_upstream", "produce_upstream"]
+__all__ = ["UPSTREAM_TYPES", "UpstreamPlan", "consume_upstream", "produce_upstream"]
 
-_KINDS: Final = {
+UPSTREAM_TYPES: Final = {
     SubscriptionType.EXCLUSIVE: pb.ConsumerRequest.Exclusive,
     SubscriptionType.SHARED: pb.ConsumerRequest.Shared,
     SubscriptionType.FAILOVER: pb.ConsumerRequest.Failover,
     SubscriptionType.KEY_SHARED: pb.ConsumerRequest.KeyShared,
 }
+"""The types as upstream's clients send them, independent of the broker's table."""
 _CALL_S: Final = 10.0
 _KEYS: Final = (None, "k0", "k1", "k2", "")
 """An empty key means no key in languages without missing strings."""
@@ -174,7 +175,7 @@ class _Taker:
             topic_name=self._topic,
             consumer_name=plan.name,
             subscription=plan.subscription,
-            subscription_type=_KINDS[plan.kind],
+            subscription_type=UPSTREAM_TYPES[plan.kind],
             key_filters=plan.filters,
         )
         try:
