@@ -24,14 +24,13 @@ from typing import Protocol, cast
 
 from danube.model.api import AckedSequence, PublishOpened
 from danube.model.batch import (
-    PART_HEADER_SIZE,
     PART_OVERHEAD,
     Codec,
     Record,
     encode_records,
     pack_part,
     read_header,
-    seal_part,
+    replace_header,
 )
 from danube.model.errors import (
     DanubeError,
@@ -431,7 +430,7 @@ class Outbox:
             header = read_header(batch.part)._replace(
                 producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=base_sequence
             )
-            batch.part = seal_part(header, batch.part[PART_HEADER_SIZE:-4])
+            batch.part = replace_header(batch.part, header)
             batch.base_sequence = base_sequence
             base_sequence += batch.count
         self.next_sequence = base_sequence

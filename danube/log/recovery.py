@@ -49,7 +49,7 @@ from danube.log.format import (
 from danube.log.index import Location
 from danube.log.recovered import Corruption, Recovered, Standing, TornTail, Visitor
 from danube.log.snapshots import Assembler
-from danube.model.batch import PART_OVERHEAD, STAMP_SIZE, header_at, read_stamp
+from danube.model.batch import MIN_PART_SIZE, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
 from danube.model.ids import NO_TOPIC, Offset, TopicId
 from danube.model.policies import Durability
@@ -363,7 +363,7 @@ class Recovery:
                 if (
                     stamp.topic_id != topic_id
                     or stamp.total_size != end - start
-                    or end - start < STAMP_SIZE + PART_OVERHEAD
+                    or end - start < STAMP_SIZE + MIN_PART_SIZE
                 ):
                     raise CorruptBatchError(
                         f"journal file {file.name}, byte {position + shift}: an entry and its batch contradict each "

@@ -33,7 +33,8 @@ How the format grows:
 
 * A new field that readers may ignore is appended to the header, and ``header size`` grows. The records begin there, so
   a reader skips the fields that it does not know. A broker stores and forwards them; a slice (see below), which it
-  builds itself, does not have them, since they may describe the records that were left out.
+  builds itself, does not have them, since they may describe the records that were left out. A reader that knows more
+  fields than a header has takes their defaults: every header of at least the 64 bytes drawn above is read.
 * A feature that readers must understand sets one of the flags 0 to 15: a reader refuses a batch with a flag of these
   that it does not know (:class:`~danube.model.errors.UnsupportedBatchError`). Unknown flags 16 to 31 are ignored. The
   same rule holds for the flags of the stamp.
@@ -74,6 +75,7 @@ __all__ = [
     "BATCH_MAGIC",
     "CRC_RESIDUE",
     "MAX_OFFSET",
+    "MIN_PART_SIZE",
     "PART_HEADER_SIZE",
     "PART_OVERHEAD",
     "STAMP_SIZE",
@@ -96,6 +98,7 @@ __all__ = [
     "pack_part",
     "read_header",
     "read_stamp",
+    "replace_header",
     "seal_part",
     "slice_part",
     "write_stamp",
@@ -104,20 +107,24 @@ __all__ = [
 BATCH_MAGIC: Final = b"DNB1"
 STAMP_SIZE: Final = 48
 PART_VERSION: Final = 2
+MIN_HEADER_SIZE: Final = 64
+"""Bytes of the smallest header of version 2, drawn above. It never changes: batches with such headers stay readable."""
+MIN_PART_SIZE: Final = MIN_HEADER_SIZE + 4
+"""A producer's part is larger than this."""
 PART_HEADER_SIZE: Final = 64
-"""Bytes of the header that this version writes; see :attr:`BatchHeader.header_size`."""
+"""Bytes of the header that this Danube writes: more than the minimum as soon as it has further fields."""
 PART_OVERHEAD: Final = PART_HEADER_SIZE + 4
-"""Bytes of a producer's part besides the records."""
+"""Bytes besides the records of a part that this Danube writes."""
 CRC_RESIDUE: Final = 0x48674BC7
 """The CRC32C of any bytes that end with their own CRC32C."""
 MAX_OFFSET: Final = 2**63 - 1
 
 _STAMP = struct.Struct("<4sIQQQQI")
-_PART = struct.Struct("<BBHIIIIIQQQQII")
+_PART = struct.Struct("<BBHIIIIIQQQQII")  # of every header; appended fields get a struct of their own
 _CRC = struct.Struct("<I")
 
 assert _STAMP.size == STAMP_SIZE - 4
-assert _PART.size == PART_HEADER_SIZE
+assert _PART.size == MIN_HEADER_SIZE <= PART_HEADER_SIZE
 
 crc32c = google_crc32c.value
 """CRC32C of a ``bytes`` object."""
@@ -192,7 +199,7 @@ class BatchHeader(NamedTuple):
     version: int
     codec: int
     header_size: int
-    """Where the records begin: :data:`PART_HEADER_SIZE`, or more with fields that this version does not know."""
+    """Where the records begin: at :data:`MIN_HEADER_SIZE`, or behind further fields."""
     flags: int
     record_count: int
     unpacked_size: int
@@ -242,13 +249,13 @@ def read_header(part: bytes) -> BatchHeader:
         UnsupportedBatchError: it is of another version, or requires a feature that this version does not know.
         CorruptBatchError: it contradicts the size of ``part``, or there are no records.
     """
-    if len(part) < PART_OVERHEAD:
+    if len(part) < MIN_PART_SIZE:
         raise _too_short(part)
     fields = _PART.unpack_from(part)
     if fields[0] != PART_VERSION or fields[3] & _UNKNOWN_FLAGS:
         raise _unsupported(fields[0], fields[3])
     size = fields[2]
-    if fields[6] != len(part) - size - 4 or size < PART_HEADER_SIZE:
+    if fields[6] != len(part) - size - 4 or size < MIN_HEADER_SIZE:
         raise CorruptBatchError(
             f"batch header gives {size} bytes of header and {fields[6]} of records, but the batch has {len(part) - 4}"
         )
@@ -260,7 +267,7 @@ def read_header(part: bytes) -> BatchHeader:
 def _too_short(part: bytes) -> CorruptBatchError:
     if part and part[0] != PART_VERSION:
         return _unsupported(part[0], 0)
-    return CorruptBatchError(f"batch of {len(part)} bytes is shorter than its {PART_OVERHEAD} bytes of header")
+    return CorruptBatchError(f"batch of {len(part)} bytes is shorter than its {MIN_PART_SIZE} bytes of header")
 
 
 def _unsupported(version: int, flags: int) -> UnsupportedBatchError:
@@ -300,10 +307,14 @@ def seal_part(header: BatchHeader, rest: bytes) -> bytes:
 
     Args:
         header: the known fields.
-        rest: the unknown fields (``header.header_size`` counts them), and the packed records. To change the header of a
-            part, pass all bytes of it between :data:`PART_HEADER_SIZE` and the checksum.
+        rest: further fields of the header (``header.header_size`` counts them), and the packed records.
     """
     return _seal(_PART.pack(*header), rest)
+
+
+def replace_header(part: bytes, header: BatchHeader) -> bytes:
+    """Return a producer's part with other known fields in its header; further fields and records stay as they are."""
+    return _seal(_PART.pack(*header), part[MIN_HEADER_SIZE:-4])
 
 
 def _seal(head: bytes, rest: bytes) -> bytes:

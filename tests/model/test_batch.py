@@ -161,9 +161,28 @@ def test_fields_and_flags_of_a_later_version_are_skipped(
 def test_another_sender_in_the_header_keeps_what_a_later_version_added(items: list[bytes], fields: bytes) -> None:
     part = later(encode(items), fields=fields, flags=1 << 20)
     header = b.check_part(part)._replace(producer_id=99, producer_epoch=3, base_sequence=12)
-    again = b.seal_part(header, part[b.PART_HEADER_SIZE : -4])
+    again = b.replace_header(part, header)
     assert b.check_part(again) == header
-    assert again[b.PART_HEADER_SIZE : -4] == part[b.PART_HEADER_SIZE : -4]
+    assert again[64:-4] == part[64:-4]
+
+
+FIRST = struct.pack("<BBHIIIIIQQQQII", 2, 0, 64, 1, 1, 3, 3, 5, 6, 0, 7, 8, 9, 10) + b"\x91\xc4\x00"
+"""The smallest part of version 2 (one empty payload), with the header that the first release of the version writes."""
+
+
+@pytest.mark.parametrize("added", [0, 8, 100], ids=["this Danube", "a later one", "a much later one"])
+def test_the_first_header_of_the_version_stays_readable(monkeypatch: pytest.MonkeyPatch, added: int) -> None:
+    """A Danube whose own header is larger reads the batches that were stored before."""
+    monkeypatch.setattr(b, "PART_HEADER_SIZE", 64 + added)
+    monkeypatch.setattr(b, "PART_OVERHEAD", 68 + added)
+    part = FIRST + b.crc32c(FIRST).to_bytes(4, "little")
+    header = b.check_part(part)
+    assert (header.header_size, header.record_count, header.producer_id, header.schema_version) == (64, 1, 7, 10)
+    assert b.header_at(b"??" + part, 2) == header
+    assert b.open_records(part, header, MAX) == [b""]
+    again = b.replace_header(part, header._replace(producer_id=11))
+    assert b.open_records(again, b.check_part(again), MAX) == [b""]
+    assert len(part) > b.MIN_PART_SIZE == 68
 
 
 @pytest.mark.parametrize("bit", range(3, 16))

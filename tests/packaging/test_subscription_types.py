@@ -51,7 +51,7 @@ class _Further(enum.StrEnum):
 
 
 def test_a_type_that_is_in_no_table_is_reported_with_all_of_them() -> None:
-    found = missing(_Further.PRIORITY)  # type: ignore[arg-type]
+    found = missing(_Further.PRIORITY)
     assert [name.rpartition(" (")[0] for name in found] == [
         "SUBSCRIPTION_TRAITS",
         "SUBSCRIPTION_TYPES",

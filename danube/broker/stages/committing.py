@@ -35,7 +35,7 @@ from danube.broker.stages.store import StageStore
 from danube.broker.stages.stored import StoredStage
 from danube.log import ProducerSession, StoredBatch
 from danube.model import api
-from danube.model.batch import PART_HEADER_SIZE, seal_part
+from danube.model.batch import replace_header
 from danube.model.errors import (
     DanubeError,
     DataLossError,
@@ -347,7 +347,7 @@ class Committer:
         while parts := await reader.next_parts():
             for part, header in parts:
                 header = addressed(header, session, sequence)
-                part = seal_part(header, part[PART_HEADER_SIZE:-4])
+                part = replace_header(part, header)
                 sequence += header.record_count
                 await sender.room(_IN_FLIGHT_BYTES)
                 await intake.admit(len(part), paid=True)
