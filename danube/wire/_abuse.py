@@ -1,12 +1,24 @@
-"""Token buckets that limit cheap requests with expensive effects (Rapid Reset and related attacks)."""
+"""Allowances that limit cheap requests with expensive effects (Rapid Reset and related attacks). Pure."""
 
 from __future__ import annotations
 
-__all__ = ["TokenBucket"]
+__all__ = ["Allowance"]
 
 
-class TokenBucket:
-    """Holds up to ``capacity`` tokens, refilled evenly over ``period_s`` seconds. The caller passes the time."""
+class Allowance:
+    """Holds up to ``capacity`` tokens, refilled evenly over ``period_s`` seconds. The caller passes the time.
+
+    It polices: a peer that takes more than there is has exceeded the limit, and its connection ends. Publish and
+    delivery rates are shaped instead, by ``danube.broker.runtime.token_bucket.TokenBucket``: it lends tokens, and says
+    when the debt is paid. An allowance counts tokens, so that rounding never refuses the hundredth of a hundred
+    requests; a token bucket stores a time, so that rounding never delays a batch whose caller wakes at that time.
+
+    Args:
+        name: of the limit, for the error.
+        capacity: most tokens; it begins with these.
+        period_s: seconds in which an empty one fills up.
+        now: the time in seconds, of a clock that never steps back.
+    """
 
     __slots__ = ("_capacity", "_rate", "_tokens", "_updated", "name")
 

@@ -14,7 +14,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes, Settings
 
 from danube.model.limits import Limits
-from danube.wire._abuse import TokenBucket
+from danube.wire._abuse import Allowance
 from danube.wire._events import ConnectionTerminated, Event, RequestReceived
 from danube.wire._hpack import Repeats
 from danube.wire._outgoing import FRAME_HEADER, MAX_FRAME_BYTES, Outgoing
@@ -91,12 +91,12 @@ class ConnectionCore(ABC):
         self._owed = 0
         self._owed_by_h2 = 0
         self._pending_limit = limits.max_pending_bytes_per_connection - self._connection_window
-        self._resets = TokenBucket("max_resets_per_minute", limits.max_resets_per_minute, 60.0, now)
-        self._pings = TokenBucket("max_pings_per_minute", limits.max_pings_per_minute, 60.0, now)
-        self._settings = TokenBucket("max_settings_per_minute", limits.max_settings_per_minute, 60.0, now)
-        self._empty = TokenBucket("max_empty_data_per_minute", limits.max_empty_data_per_minute, 60.0, now)
-        self._opened = TokenBucket("max_new_streams_per_second", limits.max_new_streams_per_second, 1.0, now)
-        self._headers = TokenBucket("max_header_bytes_per_second", limits.max_header_bytes_per_second, 1.0, now)
+        self._resets = Allowance("max_resets_per_minute", limits.max_resets_per_minute, 60.0, now)
+        self._pings = Allowance("max_pings_per_minute", limits.max_pings_per_minute, 60.0, now)
+        self._settings = Allowance("max_settings_per_minute", limits.max_settings_per_minute, 60.0, now)
+        self._empty = Allowance("max_empty_data_per_minute", limits.max_empty_data_per_minute, 60.0, now)
+        self._opened = Allowance("max_new_streams_per_second", limits.max_new_streams_per_second, 1.0, now)
+        self._headers = Allowance("max_header_bytes_per_second", limits.max_header_bytes_per_second, 1.0, now)
         self._start()
 
     def _start(self) -> None:
@@ -185,9 +185,9 @@ class ConnectionCore(ABC):
         self._terminated = ConnectionTerminated(int(code), text)
         self._events.append(self._terminated)
 
-    def _charge(self, bucket: TokenBucket, count: int) -> None:
-        if not bucket.take(count, self._now):
-            raise FatalError(ErrorCodes.ENHANCE_YOUR_CALM, f"the peer exceeded the limit {bucket.name}")
+    def _charge(self, allowance: Allowance, count: int) -> None:
+        if not allowance.take(count, self._now):
+            raise FatalError(ErrorCodes.ENHANCE_YOUR_CALM, f"the peer exceeded the limit {allowance.name}")
 
     def _pass_to_h2(self, frame: bytes) -> None:
         for event in self._h2.receive_data(frame):

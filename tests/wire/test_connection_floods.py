@@ -30,7 +30,7 @@ from wire_harness import (
 
 from danube.model.errors import Status
 from danube.model.limits import Limits
-from danube.wire._abuse import TokenBucket
+from danube.wire._abuse import Allowance
 from danube.wire._events import ConnectionTerminated, TrailersReceived
 from danube.wire.connection import GrpcConnection
 
@@ -157,12 +157,12 @@ def test_a_client_is_not_harmed_by_a_server_that_resets() -> None:
     assert client.terminated is None
 
 
-def test_a_token_bucket_refills() -> None:
-    bucket = TokenBucket("x", 10, 10.0, 0.0)
-    assert all(bucket.take(1, 0.0) for _ in range(10))
-    assert not bucket.take(1, 0.5)
-    assert bucket.take(1, 3.0)
-    assert sum(bucket.take(1, 1000.0) for _ in range(100)) in (10, 11)
+def test_an_allowance_refills() -> None:
+    allowance = Allowance("x", 10, 10.0, 0.0)
+    assert all(allowance.take(1, 0.0) for _ in range(10))
+    assert not allowance.take(1, 0.5)
+    assert allowance.take(1, 3.0)
+    assert sum(allowance.take(1, 1000.0) for _ in range(100)) in (10, 11)
 
 
 def test_a_peer_that_probes_its_bandwidth_is_no_flood() -> None:

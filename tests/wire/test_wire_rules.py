@@ -37,7 +37,7 @@ from wire_harness import (
 
 from danube.model.errors import MessageTooLargeError, Status, UnimplementedError
 from danube.model.limits import KIB, MIB, Limits
-from danube.wire._abuse import TokenBucket
+from danube.wire._abuse import Allowance
 from danube.wire._events import (
     EndOfStream,
     GoAwayReceived,
@@ -219,18 +219,18 @@ def test_acknowledgements_and_probes_are_not_counted() -> None:
     assert server.terminated is None
 
 
-def test_a_bucket_fills_evenly_and_not_beyond_its_size() -> None:
-    bucket = TokenBucket("x", 10, 5.0, 100.0)
-    assert bucket.take(10, 100.0)
-    assert not bucket.take(1, 100.4)
-    bucket = TokenBucket("x", 10, 5.0, 100.0)
-    assert bucket.take(10, 100.0)
-    assert bucket.take(4, 102.0)
-    assert not bucket.take(1, 102.0)
-    bucket = TokenBucket("x", 10, 5.0, 0.0)
-    assert bucket.take(8, 0.0)
-    assert bucket.take(10, 1000.0)
-    assert not bucket.take(1, 1000.0)
+def test_an_allowance_fills_evenly_and_not_beyond_its_size() -> None:
+    allowance = Allowance("x", 10, 5.0, 100.0)
+    assert allowance.take(10, 100.0)
+    assert not allowance.take(1, 100.4)
+    allowance = Allowance("x", 10, 5.0, 100.0)
+    assert allowance.take(10, 100.0)
+    assert allowance.take(4, 102.0)
+    assert not allowance.take(1, 102.0)
+    allowance = Allowance("x", 10, 5.0, 0.0)
+    assert allowance.take(8, 0.0)
+    assert allowance.take(10, 1000.0)
+    assert not allowance.take(1, 1000.0)
 
 
 def test_what_a_small_block_of_headers_stands_for_is_bounded_too() -> None:

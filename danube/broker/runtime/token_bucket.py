@@ -1,4 +1,4 @@
-"""Rate limits: token buckets that delay and never drop. Pure; the caller passes the time.
+"""Rate limits: token buckets that delay and never refuse. Pure; the caller passes the time.
 
 Batches cannot be split, so a bucket works on credit: a batch may go while the bucket holds tokens, even if it takes
 more than there are, and the next one waits until the debt is paid. Up to one second's worth may go at once. The state
