@@ -14,7 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from danube.broker.delivery.receiver import AckWaiter, Delivery, Feeding, Origin, Receiver, StoredBatch
+from danube.broker.delivery.connected_consumer import (
+    AckWaiter,
+    ConnectedConsumer,
+    Delivery,
+    Feeding,
+    Origin,
+    StoredBatch,
+)
 from danube.wire.codec import Codec
 from danube.wire.service import Service
 
@@ -29,12 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AckWaiter",
+    "ConnectedConsumer",
     "Delivery",
     "Face",
     "FaceMaker",
     "Feeding",
     "Origin",
-    "Receiver",
     "Served",
     "ServedCatalogue",
     "ServedComposer",
@@ -467,7 +474,7 @@ class ServedSubscription(Protocol):
         ...
 
     @property
-    def consumers(self) -> Mapping[int, Receiver]:
+    def consumers(self) -> Mapping[int, ConnectedConsumer]:
         """Its connected consumers, by their ids."""
         ...
 
@@ -481,7 +488,7 @@ class ServedSubscription(Protocol):
         """Its policy for redelivery, poison and rates."""
         ...
 
-    def join(self, consumer: Receiver) -> None:
+    def join(self, consumer: ConnectedConsumer) -> None:
         """Connect a consumer; a connected one of the same name is displaced.
 
         Raises:
@@ -491,15 +498,15 @@ class ServedSubscription(Protocol):
         """
         ...
 
-    def leave(self, consumer: Receiver) -> None:
+    def leave(self, consumer: ConnectedConsumer) -> None:
         """Disconnect a consumer; its messages are redelivered to others. No-op if it has been displaced."""
         ...
 
-    def credit(self, consumer: Receiver, messages: int, size_bytes: int) -> None:
+    def credit(self, consumer: ConnectedConsumer, messages: int, size_bytes: int) -> None:
         """Allow a consumer to receive more."""
         ...
 
-    def ack_for(self, waiter: AckWaiter, offset: int, consumer: Receiver | None, generation: int) -> None:
+    def ack_for(self, waiter: AckWaiter, offset: int, consumer: ConnectedConsumer | None, generation: int) -> None:
         """Acknowledge a message on behalf of a caller, which is notified when that is durable."""
         ...
 
@@ -507,11 +514,13 @@ class ServedSubscription(Protocol):
         """Redeliver a message; the delay is that of the policy, but at least ``least_delay_s``."""
         ...
 
-    def refuse(self, consumer: Receiver, offset: int, reason: str) -> None:
+    def refuse(self, consumer: ConnectedConsumer, offset: int, reason: str) -> None:
         """Record a failure that a consumer has reported during delivery: it cannot take the message."""
         ...
 
-    def extend(self, consumer: Receiver, ranges: Sequence[int], lease_s: float | None, generation: int) -> None:
+    def extend(
+        self, consumer: ConnectedConsumer, ranges: Sequence[int], lease_s: float | None, generation: int
+    ) -> None:
         """Move the ack timeout of flat ranges to ``lease_s`` seconds from now; None: the policy's ack timeout."""
         ...
 

@@ -20,7 +20,7 @@ from danube.model.errors import CorruptBatchError
 from danube.model.keys import key_to_text
 
 if TYPE_CHECKING:
-    from danube.model.api import Delivery
+    from danube.model.api import ConsumeBatch
 
 __all__ = [
     "BareMessage",
@@ -152,7 +152,7 @@ class DeliveredBatch:
     def __init__(
         self,
         feed: Source,
-        delivery: Delivery,
+        delivery: ConsumeBatch,
         publish_time_us: int,
         ranges: list[int],
         opened: list[bytes] | list[Record],
@@ -284,7 +284,7 @@ class OpenBatch(Generic[M_co]):
 B = TypeVar("B", bound=DeliveredBatch)
 
 
-def open_delivery(kind: type[B], feed: Source, delivery: Delivery, max_batch_bytes: int) -> B:
+def open_delivery(kind: type[B], feed: Source, delivery: ConsumeBatch, max_batch_bytes: int) -> B:
     """Verify a delivery and decode it.
 
     Raises:
@@ -310,7 +310,7 @@ def open_delivery(kind: type[B], feed: Source, delivery: Delivery, max_batch_byt
     return kind(feed, delivery, header.publish_time_us, ranges, opened, plain=plain)
 
 
-def message_count(delivery: Delivery) -> int:
+def message_count(delivery: ConsumeBatch) -> int:
     """Return the number of messages in a delivery."""
     ranges = delivery.ranges
     if ranges:
@@ -318,7 +318,7 @@ def message_count(delivery: Delivery) -> int:
     return read_header(delivery.part).record_count
 
 
-def live_ranges(delivery: Delivery) -> list[int]:
+def live_ranges(delivery: ConsumeBatch) -> list[int]:
     """Return the offsets of a delivery's messages as ``[start, end, start, end, ...]``."""
     return delivery.ranges or [delivery.base_offset, delivery.base_offset + message_count(delivery)]
 

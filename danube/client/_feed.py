@@ -153,7 +153,7 @@ class Feed(Inflow):
 
     # --- Deliveries to the application -------------------------------------------------------------------------------
 
-    def taken(self, delivery: api.Delivery, ranges: list[int], count: int) -> None:
+    def taken(self, delivery: api.ConsumeBatch, ranges: list[int], count: int) -> None:
         """Return the credit of a delivery that the application has taken. Its timeout counts from here."""
         super().taken(delivery, ranges, count)
         self._renewals.alive = True
@@ -195,7 +195,7 @@ class Feed(Inflow):
             found += live_ranges(delivery)
             self._owed_messages += message_count(delivery)
             self._owed_bytes += delivery.charged_bytes
-        notices = [item for item in self.queue if not isinstance(item, api.Delivery)]
+        notices = [item for item in self.queue if not isinstance(item, api.ConsumeBatch)]
         self.drop_waiting()
         self.queue.extend(notices)
         self._arrived(self)
@@ -347,12 +347,12 @@ class Feed(Inflow):
     def _ended(self) -> None:
         self._confirmed(self)
 
-    def _deliveries(self) -> Iterator[api.Delivery]:
-        return (item for item in self.queue if isinstance(item, api.Delivery))
+    def _deliveries(self) -> Iterator[api.ConsumeBatch]:
+        return (item for item in self.queue if isinstance(item, api.ConsumeBatch))
 
     def take(self, reply: api.ConsumeReply) -> None:
         """Handle a reply; as :meth:`Inflow.take`."""
-        if isinstance(reply, api.Delivery):
+        if isinstance(reply, api.ConsumeBatch):
             if reply.attempt > 1 or self._filter_all:
                 filtered = self._without_known(reply)
                 if filtered is None:
@@ -383,7 +383,7 @@ class Feed(Inflow):
         else:
             super().take(reply)
 
-    def _without_known(self, delivery: api.Delivery) -> api.Delivery | None:
+    def _without_known(self, delivery: api.ConsumeBatch) -> api.ConsumeBatch | None:
         """Return a redelivery without the messages that were acknowledged or still wait here; None if nothing remains.
 
         Acknowledged messages are acknowledged again: their redelivery may mean that the broker has lost the

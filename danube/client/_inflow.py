@@ -59,7 +59,7 @@ class Inflow:
     ) -> None:
         self.topic = open_message.topic
         self.partition = partition
-        self.queue: deque[api.Delivery | api.CaughtUp] = deque()
+        self.queue: deque[api.ConsumeBatch | api.CaughtUp] = deque()
         """Deliveries that have arrived and were not taken yet."""
         self.generation = 0
         """Number of the stream: messages delivered on an older one may be delivered again."""
@@ -108,7 +108,7 @@ class Inflow:
 
     # --- Deliveries to the application -------------------------------------------------------------------------------
 
-    def taken(self, delivery: api.Delivery, ranges: list[int], count: int) -> None:
+    def taken(self, delivery: api.ConsumeBatch, ranges: list[int], count: int) -> None:
         """Return the credit of a delivery that the application has taken: ``count`` messages with these offsets."""
         self._returned_messages += count
         self._returned_bytes += delivery.charged_bytes
@@ -204,7 +204,7 @@ class Inflow:
         self._resume(answer)
         self.generation += 1
         self.stream = stream
-        waiting = [item for item in self.queue if isinstance(item, api.Delivery)]
+        waiting = [item for item in self.queue if isinstance(item, api.ConsumeBatch)]
         self._returned_messages = self._credit_messages - sum(map(message_count, waiting))
         self._returned_bytes = self._credit_bytes - sum(delivery.charged_bytes for delivery in waiting)
         self.send_gathered(self._clock())
@@ -224,7 +224,7 @@ class Inflow:
         Raises:
             ProtocolError: the broker must not send this.
         """
-        if isinstance(reply, api.Delivery | api.CaughtUp):
+        if isinstance(reply, api.ConsumeBatch | api.CaughtUp):
             self.queue.append(reply)
             self._arrived(self)
         elif isinstance(reply, api.Gap):

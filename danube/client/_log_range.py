@@ -109,7 +109,7 @@ class LogRange:
         if isinstance(reply, api.CaughtUp):
             # All messages below it were delivered or removed.
             self._move_to(reply.end_offset)
-        elif isinstance(reply, api.Delivery) and reply.base_offset < self._end:
+        elif isinstance(reply, api.ConsumeBatch) and reply.base_offset < self._end:
             part = reply.part
             try:
                 count = check_part(part).record_count
@@ -126,5 +126,5 @@ class LogRange:
             if self.next_offset < self._end and (self._charged * 4 >= self._credit_bytes or self._lacks_messages()):
                 charged, self._charged = self._charged, 0
                 self._grant(charged)
-        elif isinstance(reply, api.Delivery):
+        elif isinstance(reply, api.ConsumeBatch):
             self._move_to(reply.base_offset)  # the requested messages were removed; this batch is behind them

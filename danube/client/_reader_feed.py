@@ -38,7 +38,7 @@ class ReaderFeed(Inflow):
             if offset is not None:
                 return offset
         for item in self.queue:
-            if isinstance(item, api.Delivery):
+            if isinstance(item, api.ConsumeBatch):
                 return live_ranges(item)[0]
         return self._next_offset
 
@@ -98,6 +98,6 @@ class ReaderFeed(Inflow):
 
     def take(self, reply: api.ConsumeReply) -> None:
         """Handle a reply; as :meth:`Inflow.take`."""
-        if isinstance(reply, api.Delivery):
+        if isinstance(reply, api.ConsumeBatch):
             self._move_to(live_ranges(reply)[-1])
         super().take(reply)

@@ -50,7 +50,7 @@ class _Unsent(NamedTuple):
 
 
 class CompatConsumer:
-    """One connected consumer of a subscription; a :class:`danube.broker.faces.Receiver`.
+    """One connected consumer of a subscription; a :class:`danube.broker.faces.ConnectedConsumer`.
 
     Args:
         subscription: the source of its messages.

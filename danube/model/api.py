@@ -11,7 +11,7 @@ Streams carry tagged unions; the tag is the first element of the array.
 ``Consume`` (bidirectional)::
 
     client: ConsumeOpen, then Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease | GiveBack ...
-    broker: ConsumeOpened, then Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged ...
+    broker: ConsumeOpened, then ConsumeBatch | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged ...
 
 Offsets, sequences and ids are unsigned 64-bit integers (:mod:`danube.model.ids` says which id is what); times are
 microseconds since the epoch unless a name says otherwise; sets of offsets are flat lists ``[start, end, start, end,
@@ -44,6 +44,7 @@ __all__ = [
     "ActiveChanged",
     "BrokerInfo",
     "CaughtUp",
+    "ConsumeBatch",
     "ConsumeOpen",
     "ConsumeOpened",
     "ConsumeReply",
@@ -55,7 +56,6 @@ __all__ = [
     "DeleteNamespace",
     "DeleteSubscription",
     "DeleteTopic",
-    "Delivery",
     "DescribeTopic",
     "Done",
     "Empty",
@@ -310,7 +310,7 @@ class ConsumeOpened(_Tagged, tag=0, kw_only=True):
     takeover yet."""
 
 
-class Delivery(_Tagged, tag=1):
+class ConsumeBatch(_Tagged, tag=1):
     """A stored batch with its live offsets, or (flag ``SLICE`` in the part) some records of one.
 
     Without the flag, record ``i`` of the part has offset ``base_offset + i`` and only the records in ``ranges`` are to
@@ -369,7 +369,7 @@ class Sought(_Tagged, tag=7):
     generation: int
 
 
-ConsumeReply = ConsumeOpened | Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged | Sought
+ConsumeReply = ConsumeOpened | ConsumeBatch | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged | Sought
 
 
 # --- Unary -----------------------------------------------------------------------------------------------------------

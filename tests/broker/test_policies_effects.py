@@ -188,7 +188,7 @@ async def test_unacknowledged_messages_are_settled_when_they_expire(tmp_path: Pa
         async with raw_consumer(channel, TOPIC, "s"), raw_consumer(channel, TOPIC, "in-flight") as holder:
             await publish(client, TOPIC, 10)
             holder.credit(5)
-            await holder.reply_of(api.Delivery)
+            await holder.reply_of(api.ConsumeBatch)
             assert await backlog(client) == (0, 0)
             await client.admin.change_policies("default", message_ttl_s=0.5)
             for name in ("s", "in-flight"):

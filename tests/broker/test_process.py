@@ -173,7 +173,7 @@ async def received(consumer: RawConsumer, count: int) -> list[int]:
     """Return the offsets of the next ``count`` messages."""
     offsets: list[int] = []
     while len(offsets) < count:
-        delivery = await consumer.reply_of(api.Delivery)
+        delivery = await consumer.reply_of(api.ConsumeBatch)
         records = count_records(delivery.part)
         flat = delivery.ranges or [delivery.base_offset, delivery.base_offset + records]
         for start, end in zip(flat[::2], flat[1::2], strict=True):

@@ -78,7 +78,7 @@ async def test_a_busy_subscription_can_be_moved(tmp_path: Path) -> None:
             await producer.send_many([b"x"] * 20_000)
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(20_000)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
 
             async def acknowledge() -> None:
                 for offset in range(15_000):

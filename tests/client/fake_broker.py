@@ -370,7 +370,7 @@ class FakeBroker:
         me.messages -= count
         me.size_bytes -= len(part)
         attempt = sub.attempts.get(live[0][0], 1)
-        delivery = api.Delivery(batch.base_offset, 1_000_000, attempt, ranges, batch.producer, len(part), part)
+        delivery = api.ConsumeBatch(batch.base_offset, 1_000_000, attempt, ranges, batch.producer, len(part), part)
         me.stream.send_nowait(_encode(delivery))
 
     # --- Life --------------------------------------------------------------------------------------------------------

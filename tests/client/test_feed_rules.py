@@ -84,16 +84,16 @@ class World:
         self.feed.opened(self.stream, api.ConsumeOpened(**(given | fields)))
         return self.stream
 
-    def arrive(self, base: int, count: int, attempt: int = 1, ranges: list[int] | None = None) -> api.Delivery:
+    def arrive(self, base: int, count: int, attempt: int = 1, ranges: list[int] | None = None) -> api.ConsumeBatch:
         part = encode_part([b"x"] * count, producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=1)
-        delivery = api.Delivery(base, 1, attempt, ranges or [], "p", 10 * count, part)
+        delivery = api.ConsumeBatch(base, 1, attempt, ranges or [], "p", 10 * count, part)
         self.feed.take(delivery)
         return delivery
 
     def take(self) -> Batch:
         """The application takes the next delivery."""
         item = self.feed.queue.popleft()
-        assert isinstance(item, api.Delivery)
+        assert isinstance(item, api.ConsumeBatch)
         batch = open_delivery(Batch, self.feed, item, 1 << 20)
         self.feed.taken(item, batch.ranges, len(batch))
         return batch
@@ -103,7 +103,7 @@ class World:
         return self.stream.said(*kinds)
 
     def waits(self) -> list[list[int]]:
-        return [live_ranges(item) for item in self.feed.queue if isinstance(item, api.Delivery)]
+        return [live_ranges(item) for item in self.feed.queue if isinstance(item, api.ConsumeBatch)]
 
 
 # --- Acknowledgements ---
@@ -481,7 +481,7 @@ async def test_a_slice_is_passed_on_unless_all_of_it_is_known() -> None:
     part = encode_part([b"x"] * 3, producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=1)
     header = read_header(part)
     part = seal_part(header._replace(flags=header.flags | BatchFlags.SLICE), part[PART_HEADER_SIZE:-4])
-    world.feed.take(api.Delivery(0, 1, 2, [0, 3], "p", 30, part))
+    world.feed.take(api.ConsumeBatch(0, 1, 2, [0, 3], "p", 30, part))
     assert world.waits() == [[0, 3]]
 
 

@@ -48,9 +48,9 @@ def opened(**fields: Any) -> api.ConsumeOpened:
     return api.ConsumeOpened(**(given | fields))
 
 
-def delivery(base: int, count: int, charged: int = 10) -> api.Delivery:
+def delivery(base: int, count: int, charged: int = 10) -> api.ConsumeBatch:
     part = encode_part([b"x"] * count, producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=1)
-    return api.Delivery(base, 1, 1, [], "p", charged, part)
+    return api.ConsumeBatch(base, 1, 1, [], "p", charged, part)
 
 
 def begun(start: int, end: int, credit_bytes: int = 1000, **fields: Any) -> tuple[LogRange, Stream]:

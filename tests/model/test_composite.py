@@ -63,7 +63,7 @@ class Source:
 
 def delivered(part: bytes, ranges: list[int] | None = None) -> Batch:
     count = check_part(part).record_count
-    delivery = api.Delivery(100, 5_000, 1, ranges or [100, 100 + count], "", len(part), part)
+    delivery = api.ConsumeBatch(100, 5_000, 1, ranges or [100, 100 + count], "", len(part), part)
     return open_delivery(Batch, Source(), delivery, MAX)
 
 
@@ -101,7 +101,7 @@ def test_messages_of_one_producer_have_that_of_their_batch() -> None:
     part = encode_part(
         [Record(b"x", b"k"), Record(b"y")], producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=0
     )
-    delivery = api.Delivery(0, 0, 1, [0, 2], "native", len(part), part)
+    delivery = api.ConsumeBatch(0, 0, 1, [0, 2], "native", len(part), part)
     assert [message.producer for message in open_delivery(Batch, Source(), delivery, MAX)] == ["native", "native"]
 
 

@@ -58,7 +58,7 @@ def test_the_client_gives_keys_as_bytes_and_as_text(stored: list[bytes | None]) 
     part = encode_part(
         [Record(b"x", key) for key in stored], producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=1
     )
-    delivery = api.Delivery(5, 1, 1, [], "p", 0, part)
+    delivery = api.ConsumeBatch(5, 1, 1, [], "p", 0, part)
     source: Any = SimpleNamespace(topic="/default/t", partition=0, generation=0, moves=0)
     batch = open_delivery(Batch, source, delivery, 1 << 20)
     assert check_part(part).record_count == len(batch)

@@ -113,7 +113,7 @@ async def read_all(stream: ClientStream, count: int = COUNT) -> None:
         assert message is not None
         reply = msgspec.msgpack.decode(message.data, type=api.ConsumeReply)
         message.release()
-        if isinstance(reply, api.Delivery):
+        if isinstance(reply, api.ConsumeBatch):
             assert reply.base_offset == expected
             expected += read_header(reply.part).record_count
 

@@ -23,8 +23,8 @@ from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.reader import Reader
     from danube.broker.delivery.subscription import Subscription
+    from danube.broker.delivery.topic_reader import TopicReader
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
 
@@ -75,7 +75,7 @@ def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:
     return check_key_filters(filters, limits)
 
 
-def _reader_opened(topic: Topic, reader: Reader, consumer: Consumer) -> api.ConsumeOpened:
+def _reader_opened(topic: Topic, reader: TopicReader, consumer: Consumer) -> api.ConsumeOpened:
     return api.ConsumeOpened(
         topic_id=topic.topic_id,
         consumer_id=consumer.consumer_id,
@@ -158,7 +158,7 @@ def _seconds(milliseconds: int, what: str, limit: str, limits: Limits) -> float:
     return milliseconds / 1000
 
 
-def _obey_reader(reader: Reader, consumer: Consumer, request: api.ConsumeRequest) -> None:
+def _obey_reader(reader: TopicReader, consumer: Consumer, request: api.ConsumeRequest) -> None:
     match request:
         case api.Credit(messages, size_bytes):
             reader.credit(consumer, messages, size_bytes)

@@ -15,7 +15,7 @@ from danube.model.errors import DanubeError
 from danube.model.ids import Offset
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.receiver import Feeding, Origin
+    from danube.broker.delivery.connected_consumer import Feeding, Origin
     from danube.wire.service import ServerStream
 
 __all__ = ["Consumer"]
@@ -24,7 +24,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Consumer:
-    """One connected consumer of a subscription, or a reader; a :class:`danube.broker.delivery.receiver.Receiver`."""
+    """One connected consumer of a subscription, or a reader; a :class:`danube.broker.faces.ConnectedConsumer`."""
 
     __slots__ = ("_held", "caught_up_at", "consumer_id", "key_filters", "name", "stream")
 

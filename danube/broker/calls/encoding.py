@@ -3,7 +3,7 @@
 ::
 
     +---------------------------------------------------------+------+------------+----------------------+
-    | msgpack array of api.Delivery, up to its last field ... | 0xc6 | size, u32  | the producer's part  |
+    | msgpack array of api.ConsumeBatch, up to its last field ... | 0xc6 | size, u32  | the producer's part  |
     +---------------------------------------------------------+------+------------+----------------------+
                                                                        big-endian   not copied
 """
@@ -26,7 +26,7 @@ _EMPTY_BIN = b"\xc4\x00"
 def encode_delivery(batch: StoredBatch, delivery: Delivery, producer: str, part: bytes) -> tuple[bytes, bytes]:
     """Return the two buffers of a delivery; ``part`` is the batch's own or a slice of it."""
     head = _encode(
-        api.Delivery(
+        api.ConsumeBatch(
             batch.base_offset,
             batch.append_time_us,
             delivery.attempt,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from danube.broker.delivery.receiver import AckWaiter
+from danube.broker.delivery.connected_consumer import AckWaiter
 from danube.broker.delivery.source import Source
 from danube.dispatch import Cursor, encode_entry
 from danube.log import Entry, EntryType

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import trio
 
-from danube.broker.delivery.receiver import Receiver
+from danube.broker.delivery.connected_consumer import ConnectedConsumer
 from danube.broker.delivery.source import Source
 from danube.broker.runtime.token_bucket import TokenBucket
 from danube.dispatch import Delivery, Gap, Machine, Span
@@ -51,7 +51,7 @@ class Pump(ABC):
     def __init__(self, topic: Source, machine: Machine) -> None:
         self.topic = topic
         self.machine = machine
-        self.consumers: dict[int, Receiver] = {}
+        self.consumers: dict[int, ConnectedConsumer] = {}
         self.failure: DanubeError | None = None
         self._failed_at = -1
         """The offset that could not be read; -1: the failure had another cause."""
@@ -66,7 +66,7 @@ class Pump(ABC):
         """Whether a consumer has a ``caught_up_at``."""
         self._lossy = topic.lossy
         """Whether messages without a consumer that has credit are lost."""
-        self._resuming: list[Receiver] = []
+        self._resuming: list[ConnectedConsumer] = []
         """Consumers that read again, and whose credit was withheld."""
         self._takes_turns = False
         self._clears_away = False
@@ -82,7 +82,7 @@ class Pump(ABC):
 
     # --- Consumers ---
 
-    def _connected(self, consumer: Receiver) -> None:
+    def _connected(self, consumer: ConnectedConsumer) -> None:
         """Register a consumer that has joined the machine."""
         self.consumers[consumer.consumer_id] = consumer
         self._catching_up = True
@@ -90,7 +90,7 @@ class Pump(ABC):
             self._task_scope = trio.CancelScope()
             self.topic.start_task(self._run, self._task_scope)
 
-    def leave(self, consumer: Receiver) -> None:
+    def leave(self, consumer: ConnectedConsumer) -> None:
         """Disconnect a consumer; its messages are redelivered to others. No-op if it has been displaced."""
         if self.consumers.pop(consumer.consumer_id, None) is None:
             return
@@ -102,7 +102,7 @@ class Pump(ABC):
                 self._task_scope = None
         self.pump()
 
-    def credit(self, consumer: Receiver, messages: int, size_bytes: int) -> None:
+    def credit(self, consumer: ConnectedConsumer, messages: int, size_bytes: int) -> None:
         """Grant a consumer credit for further deliveries."""
         if consumer.holds or consumer.crowded(self._lossy):
             consumer.hold(self, messages, size_bytes)  # until it has read the deliveries in flight to it
@@ -110,7 +110,7 @@ class Pump(ABC):
         self.machine.credit(consumer.consumer_id, messages, size_bytes)
         self.pump()
 
-    def resume_soon(self, consumer: Receiver) -> None:
+    def resume_soon(self, consumer: ConnectedConsumer) -> None:
         """Resume a consumer that reads again and whose credit is withheld, in a later turn of the loop."""
         self._resuming.append(consumer)
         self._rearm.set()
@@ -227,12 +227,12 @@ class Pump(ABC):
         self._deliver(consumer, item)
         self._hold_if_crowded(consumer)
 
-    def _hold_if_crowded(self, consumer: Receiver) -> None:
+    def _hold_if_crowded(self, consumer: ConnectedConsumer) -> None:
         if not consumer.holds and consumer.crowded(self._lossy):
             # It grants more credit than it reads. Further messages wait in the log, or go to others.
             consumer.hold(self, *self.machine.withdraw(consumer.consumer_id))
 
-    def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
+    def _deliver(self, consumer: ConnectedConsumer, delivery: Delivery) -> None:
         """Send messages to a consumer."""
         consumer.deliver(self.topic, delivery.token, delivery, False)
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from danube.broker.delivery.connected_consumer import AckWaiter, ConnectedConsumer
 from danube.broker.delivery.cursor_journal import CursorJournal
 from danube.broker.delivery.dead_letters import DeadLetters
 from danube.broker.delivery.pump import Pump
-from danube.broker.delivery.receiver import AckWaiter, Receiver
 from danube.broker.delivery.source import Source
 from danube.broker.runtime.token_bucket import TokenBucket
 from danube.dispatch import Cursor, Delivery, Machine, Span
@@ -95,7 +95,7 @@ class Subscription(Pump):
         """Mark the subscription as restored at a start; all of its topic may have been delivered before."""
         self._former_end = self.topic.end_offset
 
-    def join(self, consumer: Receiver) -> None:
+    def join(self, consumer: ConnectedConsumer) -> None:
         """Connect a consumer; a connected one of the same name is displaced.
 
         Raises:
@@ -124,7 +124,7 @@ class Subscription(Pump):
             self._change_active(told=True)  # by the reply to ConsumeOpen
         self._connected(consumer)
 
-    def leave(self, consumer: Receiver) -> None:
+    def leave(self, consumer: ConnectedConsumer) -> None:
         """Disconnect a consumer; its messages are redelivered to others. No-op if it has been displaced."""
         self._journal.forget(consumer)
         super().leave(consumer)
@@ -139,7 +139,7 @@ class Subscription(Pump):
         if active is not None and not told:
             self.consumers[active].send(api.ActiveChanged(True))
 
-    def is_active(self, consumer: Receiver) -> bool:
+    def is_active(self, consumer: ConnectedConsumer) -> bool:
         """Whether this consumer receives messages (False for a failover consumer on standby)."""
         return self.machine.active in (None, consumer.consumer_id)
 
@@ -212,7 +212,7 @@ class Subscription(Pump):
         """The generation of current deliveries."""
         return self._life << 32 | self.cursor.generation
 
-    def _is_void(self, consumer: Receiver | None, generation: int) -> bool:
+    def _is_void(self, consumer: ConnectedConsumer | None, generation: int) -> bool:
         """Whether a request is about deliveries from before a seek; it then only counts as a sign of life."""
         if generation == self.generation:
             return False
@@ -221,14 +221,14 @@ class Subscription(Pump):
             self.pump()
         return True
 
-    def ack(self, consumer: Receiver, ranges: Sequence[int], generation: int) -> None:
+    def ack(self, consumer: ConnectedConsumer, ranges: Sequence[int], generation: int) -> None:
         """Acknowledge flat ranges."""
         if self._is_void(consumer, generation):
             return
         new = self.machine.ack(ranges, consumer.consumer_id, trio.current_time())
         self._acked(new + self._acked_before(ranges))
 
-    def ack_cumulative(self, consumer: Receiver, offset: Offset, generation: int) -> None:
+    def ack_cumulative(self, consumer: ConnectedConsumer, offset: Offset, generation: int) -> None:
         """Acknowledge everything up to and including an offset that was delivered since the broker was started."""
         if self._is_void(consumer, generation):
             return
@@ -250,7 +250,7 @@ class Subscription(Pump):
             [offset for pair in pairs if pair[0] < pair[1] for offset in pair], trio.current_time()
         )
 
-    def ack_for(self, waiter: AckWaiter, offset: int, consumer: Receiver | None, generation: int) -> None:
+    def ack_for(self, waiter: AckWaiter, offset: int, consumer: ConnectedConsumer | None, generation: int) -> None:
         """Acknowledge one message for a waiter, which is notified as soon as that is durable.
 
         Args:
@@ -289,7 +289,7 @@ class Subscription(Pump):
         self.expired_messages += sum(settled[1::2]) - sum(settled[::2])
 
     def nack(
-        self, consumer: Receiver, ranges: Sequence[int], delay_s: float | None, reason: str, generation: int
+        self, consumer: ConnectedConsumer, ranges: Sequence[int], delay_s: float | None, reason: str, generation: int
     ) -> None:
         """Record that flat ranges have failed; ``delay_s`` None: the pause is that of the policy."""
         if self._is_void(consumer, generation):
@@ -316,11 +316,13 @@ class Subscription(Pump):
         self.machine.nack(None, [offset, offset + 1], delay_s, trio.current_time(), reason)
         self.pump()
 
-    def refuse(self, consumer: Receiver, offset: int, reason: str) -> None:
+    def refuse(self, consumer: ConnectedConsumer, offset: int, reason: str) -> None:
         """Record a failure that a consumer has reported during delivery: it cannot take the message."""
         self._fail_undelivered(consumer, [offset, offset + 1], reason)
 
-    def extend(self, consumer: Receiver, ranges: Sequence[int], lease_s: float | None, generation: int) -> None:
+    def extend(
+        self, consumer: ConnectedConsumer, ranges: Sequence[int], lease_s: float | None, generation: int
+    ) -> None:
         """Move the ack timeout of flat ranges to ``lease_s`` seconds from now; None: the policy's ack timeout."""
         if self._is_void(consumer, generation):
             return
@@ -329,14 +331,14 @@ class Subscription(Pump):
         self.machine.extend(consumer.consumer_id, ranges, lease_s, trio.current_time())
         self.pump()
 
-    def give_back(self, consumer: Receiver, ranges: Sequence[int], generation: int) -> None:
+    def give_back(self, consumer: ConnectedConsumer, ranges: Sequence[int], generation: int) -> None:
         """Redeliver flat ranges to others: the application of this consumer is stuck and has not seen them."""
         if generation != self.generation:
             return
         self.machine.give_back(consumer.consumer_id, ranges, trio.current_time())
         self.pump()
 
-    def flush_acks(self, consumer: Receiver, token: int) -> None:
+    def flush_acks(self, consumer: ConnectedConsumer, token: int) -> None:
         """Reply with AcksFlushed once all acknowledgements are durable; end the consumer if they never will be."""
         self._journal.flush(consumer, token)
 
@@ -416,7 +418,7 @@ class Subscription(Pump):
         """Whether messages wait for their delivery time."""
         return self.topic.serves(self.name, self) and self.machine.shift_delayed(0)
 
-    def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
+    def _deliver(self, consumer: ConnectedConsumer, delivery: Delivery) -> None:
         batch: StoredBatch = delivery.token
         if delivery.attempt > 1 and consumer.caught_up_at is None and consumer.wants_caught_up:
             # Messages left over by other consumers belong to the backlog: report CaughtUp again after them.
@@ -429,13 +431,13 @@ class Subscription(Pump):
         except InvalidArgumentError as error:
             self._give_up(consumer, delivery, str(error))
 
-    def _give_up(self, consumer: Receiver, delivery: Delivery, reason: str) -> None:
+    def _give_up(self, consumer: ConnectedConsumer, delivery: Delivery, reason: str) -> None:
         """Fail a batch that cannot be opened, and so cannot be delivered in parts, until its policy removes it."""
         _log.error("%s cannot deliver the batch at %d: %s", self, delivery.base_offset, reason)
         self.machine.credit(consumer.consumer_id, delivery.messages, delivery.size_bytes)  # nothing was delivered
         self._fail_undelivered(consumer, delivery.ranges, reason)
 
-    def _fail_undelivered(self, consumer: Receiver, ranges: Sequence[int], reason: str) -> None:
+    def _fail_undelivered(self, consumer: ConnectedConsumer, ranges: Sequence[int], reason: str) -> None:
         policy = self.policy
         endless = policy.max_redelivery_count < 0 and not policy.redelivery_delay_s
         delay_s = _UNREADABLE_PAUSE_S if endless else None

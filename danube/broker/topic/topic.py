@@ -15,8 +15,8 @@ import msgspec
 import trio
 
 from danube.broker.delivery.pump import Pump
-from danube.broker.delivery.reader import Reader
 from danube.broker.delivery.subscription import Subscription
+from danube.broker.delivery.topic_reader import TopicReader
 from danube.broker.intake.composer import Composer
 from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.intake import Intake
@@ -148,7 +148,7 @@ class Topic:
         self.policies = policies
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
-        self.readers: dict[Reader, None] = {}
+        self.readers: dict[TopicReader, None] = {}
         """Its readers (consumers without a subscription)."""
         self.watchers: set[trio.Event] = set()
         """Set when a message has arrived, or the topic was deleted."""
@@ -496,7 +496,7 @@ class Topic:
             f"start position {position!r} is not valid; use 'earliest', 'latest', an offset of 0 or more, or a time"
         )
 
-    async def open_reader(self, request: api.ConsumeOpen) -> Reader:
+    async def open_reader(self, request: api.ConsumeOpen) -> TopicReader:
         """Return a reader, for a consumer without a subscription.
 
         Raises:
@@ -509,8 +509,8 @@ class Topic:
             )
         start = await self.resolve_position(request.start, request.start_time_us)
         if self.lossy:
-            return Reader(self, make_subscription(SubscriptionType.EXCLUSIVE, Cursor(start), limits, lossy=True))
-        return Reader(self, ReaderMachine(limits, start))
+            return TopicReader(self, make_subscription(SubscriptionType.EXCLUSIVE, Cursor(start), limits, lossy=True))
+        return TopicReader(self, ReaderMachine(limits, start))
 
     def pumps(self) -> list[Pump]:
         """Return all subscriptions and readers."""

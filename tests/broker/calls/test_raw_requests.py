@@ -323,7 +323,7 @@ async def take_spoilt(
             await consumer.flush()
             task_status.started()
             with trio.move_on_after(5):
-                await consumer.reply_of(api.Delivery)
+                await consumer.reply_of(api.ConsumeBatch)
                 consumer.send(api.Nack([0, 2], 0, "no"))
                 await trio.sleep(2)
                 await consumer.flush()

@@ -71,7 +71,7 @@ async def refusing(
         end = consumer.opened.end_offset
         seen = 0
         while seen < end:
-            delivery = await consumer.reply_of(api.Delivery)
+            delivery = await consumer.reply_of(api.ConsumeBatch)
             seen += read_header(delivery.part).record_count
         for offset in offsets:
             consumer.send(api.Nack([offset, offset + 1], reason=reason))
@@ -146,10 +146,10 @@ async def test_schema_publish_times_and_reasons(tmp_path: Path) -> None:
             await producer.acked()
         async with raw_consumer(channel, TOPIC, policy=policy) as consumer:
             consumer.credit(1_000)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             consumer.send(api.Nack([0, 1]))
             consumer.send(api.Ack([1, 2]))
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             letters = await letters_of(client, 2)
         assert {letter.payload: letter.attributes["x-failure-reason"] for letter in letters} == {
             b"0": "ack timeout",
@@ -228,7 +228,7 @@ async def test_letters_come_from_history_too(tmp_path: Path) -> None:
             await producer.send(b"first")
         async with running.channel() as channel, raw_consumer(channel, TOPIC, policy=POLICY) as consumer:
             consumer.credit(1)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             async with client.producer(TOPIC) as producer:
                 for _ in range(5):
                     await producer.send(bytes(50_000))
@@ -236,7 +236,7 @@ async def test_letters_come_from_history_too(tmp_path: Path) -> None:
         assert running.topic(TOPIC).kept.get_cached(0) is None
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(1)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             consumer.send(api.Nack([0, 1]))
             (letter,) = await letters_of(client, 1)
         assert letter.payload == b"first"
@@ -276,7 +276,7 @@ async def test_a_batch_that_does_not_open_is_one_letter(tmp_path: Path) -> None:
             await producer.acked(2)
         async with raw_consumer(channel, TOPIC, kind="key_shared", policy=POLICY) as consumer:
             consumer.credit(1_000)
-            assert (await consumer.reply_of(api.Delivery)).base_offset == 3
+            assert (await consumer.reply_of(api.ConsumeBatch)).base_offset == 3
             (letter,) = await letters_of(client, 1)
             await wait_until(lambda: floor_is(client, 3))
             assert (await described(client)).dead_lettered_messages == 3
@@ -322,7 +322,7 @@ async def test_it_waits_until_it_can_copy_and_says_why(tmp_path: Path) -> None:
             assert "2 messages wait" in explanation.sentence
             assert "namespace 'nowhere'" in explanation.sentence
             await fill(client, 5)
-            delivery = await consumer.reply_of(api.Delivery)  # others pass it
+            delivery = await consumer.reply_of(api.ConsumeBatch)  # others pass it
             assert delivery.base_offset == 10
             consumer.send(api.Ack([5, 6, 10, 15]))  # a late acknowledgement counts
             await consumer.flush()
@@ -349,7 +349,7 @@ async def test_a_change_of_the_policy_counts_at_once(
             with trio.fail_after(10):
                 await client.admin.change_subscription_policy(TOPIC, "s", **change)
                 if change["poison" if "poison" in change else "dead_letter_topic"] == "block":
-                    assert (await consumer.reply_of(api.Delivery)).ranges == [1, 2]
+                    assert (await consumer.reply_of(api.ConsumeBatch)).ranges == [1, 2]
                 else:
                     await wait_until(lambda: floor_is(client, 3))
             assert not await explained_as(client, "dead-lettering")
@@ -418,7 +418,7 @@ async def test_a_crash_between_copy_and_acknowledgement_repeats_the_copy(
             assert (await described(client)).floor == 1
             async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
                 consumer.credit(10)
-                await consumer.reply_of(api.Delivery)
+                await consumer.reply_of(api.ConsumeBatch)
                 consumer.send(api.Nack([1, 2], reason="again"))
                 first, second = await letters_of(client, 2)
                 await wait_until(lambda: floor_is(client, 3))
@@ -453,7 +453,7 @@ async def test_what_was_set_aside_comes_again_after_a_restart(tmp_path: Path) ->
         await running.restart()
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(10)
-            assert (await consumer.reply_of(api.Delivery)).ranges == [1, 2]
+            assert (await consumer.reply_of(api.ConsumeBatch)).ranges == [1, 2]
 
 
 # --- Names ---

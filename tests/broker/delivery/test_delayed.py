@@ -29,7 +29,7 @@ def in_s(seconds: float) -> int:
 async def offsets(consumer: RawConsumer, count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
-        delivery = await consumer.reply_of(api.Delivery)
+        delivery = await consumer.reply_of(api.ConsumeBatch)
         size = read_header(delivery.part).record_count
         ranges = delivery.ranges or [delivery.base_offset, delivery.base_offset + size]
         assert delivery.attempt == 1
@@ -101,7 +101,7 @@ async def test_who_connects_later_gets_what_was_due_meanwhile(tmp_path: Path) ->
             await trio.sleep(LATER_S + 0.1)
         async with raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
-            found = [(await consumer.reply_of(api.Delivery)).base_offset for _ in range(3)]
+            found = [(await consumer.reply_of(api.ConsumeBatch)).base_offset for _ in range(3)]
             assert sorted(found) == [0, 2, 4]
 
 

@@ -31,7 +31,7 @@ async def received(consumer: RawConsumer, count: int) -> list[float]:
     times: list[float] = []
     seen = 0
     while seen < count:
-        delivery = await consumer.reply_of(api.Delivery)
+        delivery = await consumer.reply_of(api.ConsumeBatch)
         seen += read_header(delivery.part).record_count
         times.append(trio.current_time() - began)
     return times

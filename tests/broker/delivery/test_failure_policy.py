@@ -43,7 +43,7 @@ async def deliveries(consumer: RawConsumer, messages: int) -> list[tuple[int, in
     """Return (offset, attempt) of the next so many messages."""
     found: list[tuple[int, int]] = []
     while len(found) < messages:
-        delivery = await consumer.reply_of(api.Delivery)
+        delivery = await consumer.reply_of(api.ConsumeBatch)
         count = read_header(delivery.part).record_count
         ranges = delivery.ranges or [delivery.base_offset, delivery.base_offset + count]
         for start, end in zip(ranges[::2], ranges[1::2], strict=True):

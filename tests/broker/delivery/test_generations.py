@@ -23,10 +23,10 @@ SAYINGS = [
 ]
 
 
-async def next_delivery(consumer: RawConsumer) -> api.Delivery:
+async def next_delivery(consumer: RawConsumer) -> api.ConsumeBatch:
     with trio.fail_after(5):
-        delivery = await consumer.reply_of(api.Delivery)
-    assert isinstance(delivery, api.Delivery)
+        delivery = await consumer.reply_of(api.ConsumeBatch)
+    assert isinstance(delivery, api.ConsumeBatch)
     return delivery
 
 

@@ -36,17 +36,17 @@ async def test_what_is_extended_does_not_time_out(tmp_path: Path) -> None:
             async with raw_consumer(channel, TOPIC, kind, kind=kind, policy=PATIENT) as consumer:
                 assert consumer.opened.ack_timeout_s == TIMEOUT_S
                 consumer.credit(100)
-                await consumer.reply_of(api.Delivery)
+                await consumer.reply_of(api.ConsumeBatch)
                 consumer.send(api.ExtendLease([2, 4], 60_000))
-                again = await consumer.reply_of(api.Delivery)
+                again = await consumer.reply_of(api.ConsumeBatch)
                 found = list(again.ranges)
                 while len(found) < 4:
-                    found += (await consumer.reply_of(api.Delivery)).ranges
+                    found += (await consumer.reply_of(api.ConsumeBatch)).ranges
                 assert found == [0, 2, 4, 6], kind
                 assert again.attempt == 2
                 consumer.send(api.Ack([0, 2, 4, 6]))
                 with trio.move_on_after(TIMEOUT_S + 0.2) as scope:
-                    await consumer.reply_of(api.Delivery)
+                    await consumer.reply_of(api.ConsumeBatch)
                 assert scope.cancelled_caught, kind
                 consumer.send(api.Ack([2, 4]))
                 await consumer.flush()
@@ -63,11 +63,11 @@ async def test_a_lease_without_a_time_is_the_ack_timeout(tmp_path: Path) -> None
         await fill(client, 1)
         async with raw_consumer(channel, TOPIC, policy=PATIENT) as consumer:
             consumer.credit(100)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             await trio.sleep(0.3)
             began = trio.current_time()
             consumer.send(api.ExtendLease([0, 1]))
-            assert (await consumer.reply_of(api.Delivery)).attempt == 2
+            assert (await consumer.reply_of(api.ConsumeBatch)).attempt == 2
             assert trio.current_time() - began >= TIMEOUT_S
 
 
@@ -76,10 +76,10 @@ async def test_a_lease_never_shortens_the_time(tmp_path: Path) -> None:
         await fill(client, 1)
         async with raw_consumer(channel, TOPIC, policy=POLICY) as consumer:
             consumer.credit(100)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             began = trio.current_time()
             consumer.send(api.ExtendLease([0, 1], 1))
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             assert trio.current_time() - began >= 0.28
 
 
@@ -101,10 +101,10 @@ async def test_a_stranger_extends_nothing(tmp_path: Path) -> None:
             raw_consumer(channel, TOPIC, name="b", kind="shared") as stranger,
         ):
             holder.credit(100)
-            await holder.reply_of(api.Delivery)
+            await holder.reply_of(api.ConsumeBatch)
             stranger.send(api.ExtendLease([0, 1], 60_000))
             await stranger.flush()
-            assert (await holder.reply_of(api.Delivery)).attempt == 2
+            assert (await holder.reply_of(api.ConsumeBatch)).attempt == 2
 
 
 async def test_a_slow_handler_that_renews_is_not_punished(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ async def delivered(
             await producer.send_many([b"a", b"b", b"c"])
         async with raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             topic = running.topic(TOPIC)
             journal = Journal(running.broker.runtime.journal.on_commit)
             with monkeypatch.context() as patch:

@@ -46,7 +46,7 @@ async def offsets(reader: RawConsumer, until: int) -> list[int]:
     """Return the offsets that are delivered, up to the one before ``until``."""
     found: list[int] = []
     while not found or found[-1] < until - 1:
-        delivery = await reader.reply_of(api.Delivery)
+        delivery = await reader.reply_of(api.ConsumeBatch)
         count = read_header(delivery.part).record_count
         ranges = delivery.ranges or [delivery.base_offset, delivery.base_offset + count]
         assert delivery.attempt == 1
@@ -80,7 +80,7 @@ async def test_it_goes_on_with_what_is_published_and_obeys_its_credit(tmp_path: 
             await fill(client, 40, first=10)
             assert await offsets(reader, 30) == list(range(10, 30))  # batches are whole
             with trio.move_on_after(0.05) as scope:
-                await reader.reply_of(api.Delivery)
+                await reader.reply_of(api.ConsumeBatch)
             assert scope.cancelled_caught
             reader.credit(100)
             assert await offsets(reader, 50) == list(range(30, 50))

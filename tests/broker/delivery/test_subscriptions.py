@@ -83,7 +83,7 @@ async def test_a_second_exclusive_consumer_is_busy_but_the_same_name_takes_over(
         await fill(client, 10)
         async with raw_consumer(channel, TOPIC, name="one") as one:
             one.credit(100)
-            await one.reply_of(api.Delivery)
+            await one.reply_of(api.ConsumeBatch)
             with pytest.raises(SubscriptionBusyError, match="'one'"):
                 async with client.consumer(TOPIC, subscription="s", name="two"):
                     pass
@@ -127,7 +127,7 @@ async def test_failover_takes_less_than_a_second(tmp_path: Path, clean: bool) ->
             client.consumer(TOPIC, subscription="s", type="failover", name="second") as second,
         ):
             first.credit(100)
-            await first.reply_of(api.Delivery)
+            await first.reply_of(api.ConsumeBatch)
             assert not second.active
             began = trio.current_time()
             if clean:
@@ -388,7 +388,7 @@ async def test_what_a_lost_consumer_had_goes_to_the_next(tmp_path: Path, kind: s
         await fill_keys(client, 10)
         async with running.channel() as channel, raw_consumer(channel, TOPIC, kind=kind) as first:
             first.credit(100)
-            await first.reply_of(api.Delivery)
+            await first.reply_of(api.ConsumeBatch)
             first.send(api.Ack([0, 3]))
             first.send(api.Ack([5, 6]))
             await first.flush()
@@ -406,7 +406,7 @@ async def test_a_silent_consumer_loses_its_messages_after_the_ack_timeout(tmp_pa
         await fill(client, 10)
         async with running.channel() as channel, raw_consumer(channel, TOPIC, kind="shared") as silent:
             silent.credit(10)
-            await silent.reply_of(api.Delivery)
+            await silent.reply_of(api.ConsumeBatch)
             async with client.consumer(TOPIC, subscription="s", type="shared", name="other") as other:
                 messages = await take(other, 10)
                 assert [message.offset for message in messages] == list(range(10))
@@ -501,7 +501,7 @@ async def test_nonsense_from_a_consumer_ends_its_call_only(tmp_path: Path, reque
         await fill(client, 10)
         async with raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             consumer.send(request_)
             with pytest.raises(InvalidArgumentError):
                 await consumer.flush()
@@ -514,12 +514,12 @@ async def test_acks_beyond_what_was_delivered_count_for_nothing(tmp_path: Path) 
         await fill(client, 20)
         async with raw_consumer(channel, TOPIC, kind="shared") as consumer:
             consumer.credit(5)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             consumer.send(api.Ack([0, 2**62]))
             await consumer.flush()
             assert await floor_of(client) == 5
             consumer.send(api.Credit(2**62, 2**62))
-            delivery = await consumer.reply_of(api.Delivery)
+            delivery = await consumer.reply_of(api.ConsumeBatch)
             assert (delivery.base_offset, delivery.ranges) == (0, [5, 10])
 
 
@@ -541,14 +541,14 @@ async def test_a_slow_consumer_of_a_none_topic_gets_a_counted_gap(tmp_path: Path
                 producer.send(sequence, b"%d" % sequence)
             await producer.acked(10)
             assert [message.payload for message in await take(fast, 10)] == [b"%d" % n for n in range(10)]
-            offsets = [(await slow.reply_of(api.Delivery)).base_offset for _ in range(3)]
+            offsets = [(await slow.reply_of(api.ConsumeBatch)).base_offset for _ in range(3)]
             assert offsets == [0, 1, 2]
             slow.credit(100)
             await wait_until(lambda: machine.describe(0).consumers[0].credit_messages == 100)
             producer.send(10, b"10")
             gap = await slow.reply_of(api.Gap)
             assert (gap.start, gap.end) == (3, 10)
-            assert (await slow.reply_of(api.Delivery)).base_offset == 10
+            assert (await slow.reply_of(api.ConsumeBatch)).base_offset == 10
             (info,) = await client.admin.describe_subscription(TOPIC, "slow")
             assert info.dropped_messages == 7
 
@@ -570,7 +570,7 @@ async def test_explanations(tmp_path: Path) -> None:
             assert "'me'" in sentence
             assert "10 messages" in sentence
             consumer.credit(100)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             state, sentence = await explanation(client)
             assert state == "waiting-for-acks"
             assert "'me'" in sentence

@@ -121,7 +121,7 @@ async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
         journal = running.broker.runtime.journal
         async with running.channel() as channel, raw_consumer(channel, TOPIC, kind="shared") as consumer:
             consumer.credit(9_000_000, 1 << 40)
-            await consumer.reply_of(api.Delivery)
+            await consumer.reply_of(api.ConsumeBatch)
             # Out-of-order acks of many ranges make large entries; a seek makes room for them again.
             ranges = [n for start in range(1, 18_000, 2) for n in (start, start + 1)]
             written = used = recycled = seeks = 0
@@ -131,7 +131,7 @@ async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
                 written += 3 * len(ranges)
                 await client.admin.seek_subscription(TOPIC, "s", 0)
                 seeks += 1
-                await consumer.reply_of(api.Delivery)
+                await consumer.reply_of(api.ConsumeBatch)
                 recycled += journal.usage().used_bytes < used
                 used = journal.usage().used_bytes
                 assert journal.usage().files <= 4

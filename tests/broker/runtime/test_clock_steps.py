@@ -29,7 +29,7 @@ class WallClock:
 
 async def nothing_comes(consumer: RawConsumer, seconds: float) -> None:
     with trio.move_on_after(seconds) as scope:
-        await consumer.reply_of(api.Delivery)
+        await consumer.reply_of(api.ConsumeBatch)
     assert scope.cancelled_caught
 
 

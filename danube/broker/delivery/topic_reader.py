@@ -11,17 +11,17 @@ from collections.abc import Sequence
 
 import trio
 
+from danube.broker.delivery.connected_consumer import ConnectedConsumer
 from danube.broker.delivery.pump import Pump
-from danube.broker.delivery.receiver import Receiver
 from danube.broker.delivery.source import Source
 from danube.dispatch import Machine
 from danube.model import api
 from danube.model.ids import Offset
 
-__all__ = ["Reader"]
+__all__ = ["TopicReader"]
 
 
-class Reader(Pump):
+class TopicReader(Pump):
     """One reader of one topic or partition."""
 
     def __init__(self, topic: Source, machine: Machine) -> None:
@@ -29,9 +29,9 @@ class Reader(Pump):
         self.start_offset = Offset(machine.position)
 
     def __repr__(self) -> str:
-        return f"<Reader of {self.topic.name} at {self.machine.position}>"
+        return f"<TopicReader of {self.topic.name} at {self.machine.position}>"
 
-    def join(self, consumer: Receiver) -> None:
+    def join(self, consumer: ConnectedConsumer) -> None:
         """Connect the consumer.
 
         Raises:
@@ -43,12 +43,12 @@ class Reader(Pump):
         self.topic.readers[self] = None
         self._connected(consumer)
 
-    def leave(self, consumer: Receiver) -> None:
+    def leave(self, consumer: ConnectedConsumer) -> None:
         """Disconnect the consumer."""
         self.topic.readers.pop(self, None)
         super().leave(consumer)
 
-    def flush_acks(self, consumer: Receiver, token: int) -> None:
+    def flush_acks(self, consumer: ConnectedConsumer, token: int) -> None:
         """Reply at once: there are no acknowledgements to wait for."""
         consumer.send(api.AcksFlushed(token))
 

@@ -15,7 +15,7 @@ from danube.model import api
 from danube.model.errors import DanubeError
 from danube.model.ids import Offset, ProducerId, TopicId
 
-__all__ = ["AckWaiter", "Delivery", "Feeding", "Origin", "Receiver", "StoredBatch"]
+__all__ = ["AckWaiter", "ConnectedConsumer", "Delivery", "Feeding", "Origin", "StoredBatch"]
 
 
 class Origin(Protocol):
@@ -52,13 +52,13 @@ class Origin(Protocol):
 
 
 class Feeding(Protocol):
-    """The interface of a pump for its receivers."""
+    """The interface of a pump for its consumers."""
 
     machine: Machine
     """The state machine that receives credit."""
 
-    def resume_soon(self, consumer: Receiver, /) -> None:
-        """The consumer reads again, and credit of it was withheld: call its :meth:`Receiver.resume` soon."""
+    def resume_soon(self, consumer: ConnectedConsumer, /) -> None:
+        """The consumer reads again, and credit of it was withheld: call its :meth:`ConnectedConsumer.resume` soon."""
         ...
 
     def stalled(self) -> None:
@@ -78,7 +78,7 @@ class AckWaiter(Protocol):
         ...
 
 
-class Receiver(AckWaiter, Protocol):
+class ConnectedConsumer(AckWaiter, Protocol):
     """One connected consumer of a subscription, or a reader. No method blocks."""
 
     caught_up_at: Offset | None
