@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def missing(kind: SubscriptionType) -> list[str]:
 @pytest.mark.parametrize("kind", list(SubscriptionType))
 def test_every_table_lists_every_type_of_subscription(kind: SubscriptionType) -> None:
     assert missing(kind) == [], f"add {kind.value!r} to these tables; CONTRIBUTING.md lists them, too"
+
+
+def test_every_dictionary_with_types_as_keys_lists_all_of_them() -> None:
+    """Also one that :func:`missing` does not name, because it was added later."""
+    tables = 0
+    for path in sorted((CHECKOUT / "danube").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Dict):
+                keys = {ast.unparse(key) for key in node.keys if isinstance(key, ast.Attribute)}
+                if any(key.startswith("SubscriptionType.") for key in keys):
+                    tables += 1
+                    absent = {f"SubscriptionType.{kind.name}" for kind in SubscriptionType} - keys
+                    assert not absent, f"{path.relative_to(CHECKOUT)}:{node.lineno} has no row for {sorted(absent)}"
+    assert tables >= 4
 
 
 class _Further(enum.StrEnum):
