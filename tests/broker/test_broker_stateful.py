@@ -196,5 +196,5 @@ async def run(script: list[tuple[Any, ...]]) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(steps)
-def test_what_was_acknowledged_is_there_and_cursors_are_exact(script: list[tuple[Any, ...]]) -> None:
+def test_acknowledged_messages_are_there_and_cursors_are_exact(script: list[tuple[Any, ...]]) -> None:
     trio.run(run, script)

@@ -69,7 +69,7 @@ def test_a_topic_may_be_unknown() -> None:
     assert found.locate("/default/plain")[1] == 1
 
 
-def test_what_a_new_topic_must_satisfy() -> None:
+def test_conditions_of_a_new_topic() -> None:
     found = records(max_topics=4, max_partitions=3)
     found.check_base_name("/default/new")
     found.check_new_topic("/default/new", 1)
@@ -86,7 +86,7 @@ def test_what_a_new_topic_must_satisfy() -> None:
         found.check_partitions("/default/new", 4)
 
 
-def test_what_a_namespace_must_satisfy() -> None:
+def test_conditions_of_a_namespace() -> None:
     found = records(max_namespaces=3)
     with pytest.raises(AlreadyExistsError):
         found.check_new_namespace("shop")

@@ -206,7 +206,7 @@ def settled(running: RunningBroker, subscription: str) -> int:
     return running.topic(TOPIC).subscriptions[subscription].cursor.floor
 
 
-async def test_what_is_sealed_and_what_is_younger(tmp_path: Path) -> None:
+async def test_sealed_messages_expire_and_younger_ones_do_not(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         await client.admin.create_topic(TOPIC)
@@ -304,7 +304,7 @@ async def test_remote_topics_bring_their_policies_along(tmp_path: Path) -> None:
             assert (info.policy.poison, info.policy.max_redelivery_count) == (PoisonPolicy.DROP, 0)
 
 
-async def test_what_the_bucket_says_of_a_remote_topic_counts(tmp_path: Path) -> None:
+async def test_the_bucket_decides_the_policies_of_a_remote_topic(tmp_path: Path) -> None:
     """A change that reached the metadata and not the bucket was never promised; both say the same afterwards."""
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:

@@ -214,7 +214,7 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
         assert running.topic("/default/age").end_offset == 1001
 
 
-async def test_a_deleted_topic_leaves_what_it_shared_to_the_others(tmp_path: Path) -> None:
+async def test_objects_shared_with_a_deleted_topic_stay_for_the_others(tmp_path: Path) -> None:
     settings = {**SEALING, "segment_grace_s": 0.5}
     async with running_broker(tmp_path, limits=settings, patience_s=30) as running, running.client() as client:
         history = running.broker.directory.history

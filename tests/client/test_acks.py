@@ -25,7 +25,7 @@ def test_acks_out_of_order_are_coalesced() -> None:
     assert ledger.take()[0] == [3, 6, 8, 10]
 
 
-def test_what_was_not_confirmed_is_sent_again() -> None:
+def test_unconfirmed_acknowledgements_are_sent_again() -> None:
     ledger = AckLedger()
     ledger.add(0, 5)
     ledger.take()
@@ -58,7 +58,7 @@ def test_known_offsets_are_filtered_wherever_they_are() -> None:
     assert list(ledger.unacknowledged([(0, 11)])) == [(2, 4), (5, 7), (8, 9), (10, 11)]
 
 
-def test_what_was_handed_out_is_remembered_until_it_is_covered() -> None:
+def test_messages_handed_out_are_remembered_until_they_are_covered() -> None:
     handed = HandedOut(3)
     for ranges in ([0, 5], [5, 7], [9, 10, 11, 12], [7, 8], [20, 30]):
         handed.add(ranges)
@@ -154,7 +154,7 @@ def test_the_highest_cumulative_acknowledgement_counts() -> None:
     assert list(ledger.unacknowledged([(0, 12)])) == [(10, 12)]
 
 
-def test_what_is_forgotten_is_not_sent_and_not_known() -> None:
+def test_forgotten_acknowledgements_are_neither_sent_nor_known() -> None:
     ledger = AckLedger()
     ledger.add(0, 1)
     ledger.take()
@@ -175,7 +175,7 @@ def test_what_is_forgotten_is_not_sent_and_not_known() -> None:
     assert ledger.add(4, 5), "the sender has to be woken"
 
 
-def test_what_was_handed_out_beyond_the_bound_is_forgotten_from_below() -> None:
+def test_beyond_the_bound_the_lowest_messages_handed_out_are_forgotten() -> None:
     handed = HandedOut(2)
     for start in (0, 10, 20, 30):
         handed.add([start, start + 1])
@@ -197,7 +197,7 @@ def test_a_cumulative_acknowledgement_covers_its_own_message() -> None:
     assert ledger.take() == ([5, 6], -1)
 
 
-def test_what_was_handed_out_in_pieces_is_remembered_piece_by_piece() -> None:
+def test_ranges_handed_out_in_pieces_are_remembered_as_pieces() -> None:
     handed = HandedOut(10)
     handed.add([0, 5])
     handed.add([5, 7, 9, 10])

@@ -44,7 +44,7 @@ def renewed(subscription: FakeSubscription) -> list[int]:
 # --- The parts
 
 
-def test_what_was_handed_out_is_renewed_once() -> None:
+def test_leases_of_messages_handed_out_are_renewed_once() -> None:
     leases = Leases(keep=False, max_ranges=10)
     leases.handed_out([0, 10])
     leases.handed_out([10, 20, 30, 40])
@@ -53,7 +53,7 @@ def test_what_was_handed_out_is_renewed_once() -> None:
     assert leases.renewal() == []
 
 
-def test_what_is_kept_is_renewed_until_it_is_settled() -> None:
+def test_leases_that_are_kept_are_renewed_until_the_messages_settle() -> None:
     leases = Leases(keep=True, max_ranges=3)
     leases.handed_out([0, 10])
     leases.settled([2, 5])
@@ -113,7 +113,7 @@ def broker() -> FakeBroker:
     return broker
 
 
-async def test_what_waits_and_what_was_handed_out_is_renewed(broker: FakeBroker, autojump_clock: Clock) -> None:
+async def test_leases_of_queued_and_handed_out_messages_are_renewed(broker: FakeBroker, autojump_clock: Clock) -> None:
     store(broker, 10, 10, 10)
     async with (
         memory_client(broker) as client,
@@ -179,7 +179,7 @@ async def test_an_exclusive_consumer_never_lets_go(broker: FakeBroker, autojump_
         assert renewed(subscription) == [1, 20]
 
 
-async def test_renewing_what_is_being_handled(broker: FakeBroker, autojump_clock: Clock) -> None:
+async def test_leases_of_messages_that_are_being_handled_are_renewed(broker: FakeBroker, autojump_clock: Clock) -> None:
     store(broker, 5, 5, 5)
     async with (
         memory_client(broker) as client,
@@ -295,7 +295,7 @@ async def test_refusals_gather_by_delay_and_reason(broker: FakeBroker, autojump_
                 await batch.nack(wrong)
 
 
-async def test_what_was_acknowledged_and_comes_again_is_acknowledged_again(
+async def test_a_redelivery_of_an_acknowledged_message_is_acknowledged_again(
     broker: FakeBroker, autojump_clock: Clock
 ) -> None:
     broker.slices = True
@@ -318,7 +318,9 @@ async def test_what_was_acknowledged_and_comes_again_is_acknowledged_again(
             pytest.fail("it was acknowledged")
 
 
-async def test_what_waits_and_comes_again_is_handed_out_once(broker: FakeBroker, autojump_clock: Clock) -> None:
+async def test_a_queued_message_that_is_redelivered_is_handed_out_once(
+    broker: FakeBroker, autojump_clock: Clock
+) -> None:
     broker.slices = True
     store(broker, *[1] * 50)
     async with (

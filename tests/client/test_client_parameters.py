@@ -172,7 +172,7 @@ async def test_every_parameter_of_the_client(tmp_path: Path, count: int) -> None
 
 
 @pytest.mark.parametrize("count", FEW)
-async def test_every_parameter_of_what_a_client_opens(tmp_path: Path, count: int) -> None:
+async def test_every_parameter_of_the_objects_that_a_client_opens(tmp_path: Path, count: int) -> None:
     kinds = [Producer, Consumer, Reader, Message, Batch, Stage]
     cases = {
         (kind, name): drawn(arguments(call), count)

@@ -140,7 +140,7 @@ async def test_an_owner_that_lost_its_newest_messages_is_believed(broker: FakeBr
         assert await offsets(reader, 10) == list(range(20, 30))
 
 
-async def test_a_reader_of_a_topic_that_forgets_goes_on_with_what_comes(
+async def test_a_reader_of_a_topic_without_durability_continues_with_new_messages(
     broker: FakeBroker, autojump_clock: Clock
 ) -> None:
     broker.topic(TOPIC).durability = Durability.NONE
@@ -254,7 +254,7 @@ async def test_damage_is_told_and_passed(broker: FakeBroker, autojump_clock: Clo
         assert await offsets(reader, 1) == [10]
 
 
-async def test_what_cannot_be_read(broker: FakeBroker, autojump_clock: Clock) -> None:
+async def test_invalid_readers_are_refused(broker: FakeBroker, autojump_clock: Clock) -> None:
     async with memory_client(broker) as client:
         broker.open_errors = [TopicNotFoundError("no such topic")]
         with pytest.raises(TopicNotFoundError):

@@ -130,7 +130,7 @@ async def test_ack_cumulative_and_ranges() -> None:
         assert broker.topic(TOPIC).subscriptions["s"].acked.to_flat() == [0, 5, 7, 9]
 
 
-async def test_a_cumulative_acknowledgement_says_what_was_handed_out() -> None:
+async def test_a_cumulative_acknowledgement_lists_the_messages_handed_out() -> None:
     """The broker would cover all that it has delivered, and the application may never have seen some of that: what was
     lost with a connection comes again behind what is newer."""
     async with running_broker() as broker, danube.connect(broker.url) as client:
@@ -158,7 +158,7 @@ async def test_nack_brings_messages_again() -> None:
         assert broker.topic(TOPIC).subscriptions["s"].nacks == [([3, 5], 250), ([3, 5], 0)]
 
 
-async def test_credit_bounds_what_is_read_ahead() -> None:
+async def test_credit_bounds_the_read_ahead() -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
         store(broker, *(numbered(index, index + 10) for index in range(0, 1_000, 10)))
         async with client.consumer(TOPIC, subscription="s", start="earliest", credit_messages=40) as consumer:
@@ -258,7 +258,7 @@ async def test_everything_arrives_when_connections_break_all_the_time() -> None:
         assert broker.topic(TOPIC).subscriptions["s"].acked.to_flat() == [0, 500]
 
 
-async def test_a_non_reliable_topic_keeps_what_has_arrived() -> None:
+async def test_a_consumer_of_a_non_reliable_topic_keeps_messages_that_have_arrived() -> None:
     async with running_broker() as broker, danube.connect(broker.url, **FAST) as client:
         broker.topic(TOPIC).durability = Durability.NONE
         store(broker, numbered(0, 5))

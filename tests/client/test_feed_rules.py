@@ -121,7 +121,7 @@ async def test_acknowledgements_gather_and_go_out_together() -> None:
 
 
 @pytest.mark.parametrize("kind", [FAILOVER, SubscriptionType.EXCLUSIVE])
-async def test_a_cumulative_acknowledgement_is_said_as_what_was_handed_out(kind: SubscriptionType) -> None:
+async def test_a_cumulative_acknowledgement_is_sent_as_the_ranges_handed_out(kind: SubscriptionType) -> None:
     world = World(kind)
     world.arrive(0, 4)
     world.arrive(10, 4)
@@ -144,7 +144,7 @@ async def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_for_the_
     assert world.send(api.Ack, api.AckCumulative) == [api.AckCumulative(2, 5)]
 
 
-async def test_what_is_acknowledged_is_renewed_no_more() -> None:
+async def test_leases_of_acknowledged_messages_are_not_renewed() -> None:
     world = World(keep=True, opened=False)
     world.attach(ack_timeout_s=30.0)
     world.arrive(0, 6)
@@ -276,7 +276,7 @@ async def test_without_a_stream_only_acknowledgements_are_kept() -> None:
     assert world.attach().said(api.Ack, api.Nack, api.ExtendLease) == [api.Ack([4, 5], 5)]
 
 
-async def test_what_waits_and_what_was_handed_out_lately_is_renewed() -> None:
+async def test_leases_of_queued_and_recently_handed_out_messages_are_renewed() -> None:
     world = World(opened=False)
     world.attach(ack_timeout_s=30.0)
     assert world.clock.next_s == pytest.approx(trio.current_time() + 10.0, abs=1.0)
@@ -318,7 +318,7 @@ async def test_a_batch_that_is_handed_out_one_by_one_is_renewed_as_far_as_it_was
     assert not world.feed.renew()
 
 
-async def test_what_is_kept_is_renewed_until_it_is_settled() -> None:
+async def test_leases_that_are_kept_are_renewed_until_the_messages_settle() -> None:
     world = World(FAILOVER, opened=False, keep=True)
     world.attach(ack_timeout_s=30.0)
     world.arrive(0, 8)
@@ -354,7 +354,7 @@ async def test_a_sign_of_life_is_anything_that_the_application_does() -> None:
 # --- Giving back ---
 
 
-async def test_what_is_given_back_is_what_was_not_handed_out_and_its_credit_waits() -> None:
+async def test_messages_not_handed_out_are_given_back_and_their_credit_waits() -> None:
     world = World(opened=False)
     world.attach(ack_timeout_s=30.0)
     world.arrive(0, 4)
@@ -381,7 +381,7 @@ async def test_what_is_given_back_is_what_was_not_handed_out_and_its_credit_wait
 # --- Credit ---
 
 
-async def test_credit_is_for_what_may_still_come() -> None:
+async def test_credit_counts_messages_that_have_not_arrived() -> None:
     world = World(opened=False)
     assert world.attach().said(api.Credit) == [api.Credit(100, 10_000)]
     world.arrive(0, 10)
@@ -417,7 +417,7 @@ async def test_the_sender_is_woken_for_a_quarter_of_the_credit_or_when_nothing_i
 # --- Losses ---
 
 
-async def test_after_a_loss_unconfirmed_acknowledgements_are_repeated_and_what_waited_comes_again() -> None:
+async def test_after_a_loss_unconfirmed_acknowledgements_are_repeated_and_queued_messages_arrive_again() -> None:
     world = World(FAILOVER)
     world.arrive(0, 4)
     world.arrive(10, 4)
@@ -448,7 +448,7 @@ async def test_a_topic_that_keeps_nothing_delivers_nothing_again() -> None:
     assert stream.said(api.Credit) == [api.Credit(96, 9_960)]
 
 
-async def test_what_was_acknowledged_and_comes_again_is_dropped_and_acknowledged_again() -> None:
+async def test_a_redelivery_of_acknowledged_messages_is_dropped_and_acknowledged_again() -> None:
     world = World(FAILOVER)
     world.feed.ack(0, 4, 0)
     world.feed.ack(6, 8, 0)
@@ -464,7 +464,7 @@ async def test_what_was_acknowledged_and_comes_again_is_dropped_and_acknowledged
     assert world.send(api.Credit) == [api.Credit(4, 60)]
 
 
-async def test_what_comes_again_while_it_waits_is_dropped() -> None:
+async def test_a_redelivery_of_queued_messages_is_dropped() -> None:
     world = World()
     world.arrive(0, 6)
     world.arrive(2, 6, attempt=2)
@@ -506,7 +506,7 @@ async def test_repeats_are_looked_for_until_the_broker_has_confirmed() -> None:
 
 
 @pytest.mark.parametrize("how", ["told", "another generation", "another subscription", "another topic"])
-async def test_a_seek_makes_void_what_was_delivered_before_it(how: str) -> None:
+async def test_a_seek_makes_earlier_deliveries_void(how: str) -> None:
     world = World(FAILOVER, keep=True, opened=False)
     world.attach(ack_timeout_s=30.0)
     world.arrive(0, 4)
@@ -544,7 +544,7 @@ async def test_a_seek_makes_void_what_was_delivered_before_it(how: str) -> None:
     assert world.send(api.Ack) == [api.Ack([2, 4], generation)], "what was handed out before counts no more"
 
 
-async def test_what_comes_in_the_stream_of_a_topic_that_keeps_nothing_is_not_moved() -> None:
+async def test_streams_of_a_topic_without_durability_are_never_moved() -> None:
     world = World(opened=False)
     world.attach(durability=Durability.NONE)
     world.attach(durability=Durability.NONE, subscription_id=99)
@@ -552,7 +552,7 @@ async def test_what_comes_in_the_stream_of_a_topic_that_keeps_nothing_is_not_mov
 
 
 @pytest.mark.parametrize("how", ["told", "loss"])
-async def test_what_was_given_back_is_void_after_a_seek(how: str) -> None:
+async def test_messages_given_back_are_void_after_a_seek(how: str) -> None:
     world = World()
     world.arrive(0, 4)
     world.feed.give_back()

@@ -167,7 +167,7 @@ def test_verdicts_of_other_refusals() -> None:
     assert outbox.budget.used == 0
 
 
-def test_answers_to_what_was_not_sent_are_protocol_errors() -> None:
+def test_answers_to_batches_that_were_not_sent_are_protocol_errors() -> None:
     outbox = make()
     outbox.opened(opened())
     with pytest.raises(ProtocolError, match="not in flight"):
@@ -389,7 +389,7 @@ def test_nothing_leaves_before_a_stream_is_open() -> None:
     assert len(parts(outbox)) == 1
 
 
-def test_the_end_settles_what_is_in_flight_what_is_queued_and_what_gathers() -> None:
+def test_the_end_settles_batches_in_flight_queued_batches_and_the_open_one() -> None:
     outbox = make(max_in_flight=1)
     outbox.opened(opened())
     batches = [outbox.add(b"sent", 9)[0]]
@@ -416,7 +416,7 @@ def test_a_failure_that_is_waited_for_is_reported_there() -> None:
     assert outbox.unreported is None
 
 
-def test_a_broker_that_remembers_exactly_what_is_missing_is_sent_the_same_bytes() -> None:
+def test_a_broker_that_lacks_exactly_the_batches_in_flight_is_sent_the_same_bytes() -> None:
     outbox = make()
     outbox.opened(opened())
     outbox.add(b"a", 9)
@@ -435,7 +435,7 @@ def test_a_broker_that_remembers_exactly_what_is_missing_is_sent_the_same_bytes(
 @given(st.lists(st.integers(0, 1_500) | st.integers(MAX_BATCH - 200, MAX_BATCH - 100), max_size=12), st.booleans())
 @example([0, *range(MAX_BATCH // 2 - 60, MAX_BATCH // 2 + 20)], True)
 @example([0, *range(MAX_BATCH // 2 - 60, MAX_BATCH // 2 + 20)], False)
-def test_batches_are_cut_by_what_the_broker_takes(sizes: list[int], plain: bool) -> None:
+def test_batches_are_cut_by_the_limit_of_the_broker(sizes: list[int], plain: bool) -> None:
     outbox = make(batch_max_bytes=100_000, batch_max_messages=1_000, max_in_flight=1_000)
     outbox.opened(opened())
     sent = [bytes(size) for size in sizes]
@@ -498,7 +498,7 @@ def test_several_messages_fill_a_batch_to_its_last_byte_and_message() -> None:
     ("error", "verdict"),
     [(SequenceGapError("gap"), Verdict.REOPEN), (JournalFullError("full"), Verdict.RETRY_LATER)],
 )
-def test_nothing_is_sent_until_what_a_refusal_asks_for_is_done(error: DanubeError, verdict: Verdict) -> None:
+def test_nothing_is_sent_until_the_verdict_of_a_refusal_is_carried_out(error: DanubeError, verdict: Verdict) -> None:
     outbox = make()
     outbox.opened(opened())
     outbox.add(b"a", 9)
@@ -515,7 +515,7 @@ def test_nothing_is_sent_until_what_a_refusal_asks_for_is_done(error: DanubeErro
     assert not outbox.refuses
 
 
-def test_a_refusal_waits_for_the_answers_to_what_was_sent_behind_it() -> None:
+def test_a_refusal_waits_for_the_answers_to_later_batches() -> None:
     outbox = make()
     outbox.opened(opened())
     batches = []

@@ -75,7 +75,9 @@ def test_a_blocking_handler_ends_before_its_responder_is_left(broker: BrokerProc
         assert done == [b"x"]
 
 
-def test_what_the_blocking_client_did_not_have(broker: BrokerProcess, topic: str) -> None:
+def test_the_blocking_client_has_the_remaining_methods_of_the_asynchronous_one(
+    broker: BrokerProcess, topic: str
+) -> None:
     with connect(broker.url) as client:
         with (
             client.producer(topic, durability="os") as producer,

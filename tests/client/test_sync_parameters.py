@@ -94,11 +94,11 @@ def test_blocking_classes_have_all_that_the_others_have(name: str) -> None:
                 assert signature(getattr(ours, each)) == signature(getattr(theirs, each)), each
 
 
-def test_connections_take_what_the_others_take() -> None:
+def test_connect_has_the_same_parameters_in_both_clients() -> None:
     assert signature(sync.connect)[:-1] == signature(danube.client.connect)
 
 
-def test_the_generator_refuses_what_it_has_no_rule_for(tmp_path: Path) -> None:
+def test_the_generator_refuses_code_that_it_has_no_rule_for(tmp_path: Path) -> None:
     source = tmp_path / "_wrong.py"
     for body, complaint in (
         ("def __init__(self):\n        self.shown = 1", "shown is not declared"),
@@ -169,7 +169,7 @@ def test_every_parameter_of_the_blocking_client(broker: BrokerProcess, count: in
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("count", FEW)
-def test_every_parameter_of_what_a_blocking_client_opens(broker: BrokerProcess, count: int) -> None:
+def test_every_parameter_of_the_objects_that_a_blocking_client_opens(broker: BrokerProcess, count: int) -> None:
     topic = f"/default/opened{count}"
     with sync.connect(broker.url) as client:
         client.admin.create_topic(topic)
@@ -203,7 +203,7 @@ def test_timeouts_that_are_none_are_refused(broker: BrokerProcess, timeout_s: An
         assert reader.receive(10).payload == b"0"
 
 
-def test_what_a_policy_may_not_be_called_is_refused_by_the_broker(broker: BrokerProcess) -> None:
+def test_the_broker_refuses_an_unknown_policy_that_is_named_like_a_parameter(broker: BrokerProcess) -> None:
     changes: dict[str, Any] = {"function": 1}  # the name of a parameter on the way
     with sync.connect(broker.url) as client, pytest.raises(InvalidArgumentError, match="function"):
         client.admin.change_policies(TOPIC, **changes)

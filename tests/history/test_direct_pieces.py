@@ -139,14 +139,14 @@ def test_producers_are_named_if_they_are_wanted() -> None:
 
 
 @pytest.mark.parametrize("size", [50, 400, 9000])
-def test_what_was_damaged_on_the_way_is_read_again_from_there(size: int) -> None:
+def test_bytes_damaged_in_transit_are_read_again_from_there(size: int) -> None:
     b = Bench(size)
     b.loop.damage_once = [b.position(15) + 60]
     assert b.read((0, 9, 25), (1, 0, 99)) == expected(9, 99)
     assert b.loop.started == [(2, 0, True, False), (2, b.position(15), True, True)]
 
 
-def test_damage_before_what_is_wanted_is_passed_over_with_the_index() -> None:
+def test_damage_before_the_requested_range_is_skipped_with_the_index() -> None:
     b = Bench(9000)
     position = b.position(7) + 60
     b.loop.objects["o0"] = flipped(b.loop.objects["o0"], position)
@@ -155,7 +155,7 @@ def test_damage_before_what_is_wanted_is_passed_over_with_the_index() -> None:
     assert b.loop.started == [(1, 0, True, False), (1, 0, True, True)]
 
 
-def test_damage_behind_what_is_wanted_is_not_looked_at() -> None:
+def test_damage_behind_the_requested_range_is_ignored() -> None:
     b = Bench(9000)
     b.loop.objects["o0"] = flipped(b.loop.objects["o0"], b.position(17) + 60)
     assert b.read((0, 0, 17)) == expected(0, 17)
@@ -166,7 +166,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def test_damage_is_named_and_what_lies_before_it_is_delivered() -> None:
+def test_damage_is_named_and_batches_before_it_are_delivered() -> None:
     for size in (60, 9000):
         b = Bench(size)
         b.loop.objects["o0"] = flipped(b.loop.objects["o0"], b.position(15) + 60)
@@ -182,7 +182,7 @@ def test_damage_is_named_and_what_lies_before_it_is_delivered() -> None:
         assert "outside of [15, 25)" in text
 
 
-def test_damage_at_offset_0_before_what_is_wanted_is_named_as_such() -> None:
+def test_damage_at_offset_0_before_the_requested_range_is_named_as_such() -> None:
     b = Bench(9000)
     data, footer = build({1: [make_batch(1, 0, [b"x", b"y"]), make_batch(1, 2, [b"z", b"z"])]})
     (part,) = footer.parts

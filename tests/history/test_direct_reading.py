@@ -118,7 +118,7 @@ def test_every_range_of_every_part(seed: int, data: st.DataObject) -> None:
         assert list(storage.read_all([(part, 0, 1 << 62) for part in parts])) == expected(batches, first, last)
 
 
-def test_it_reads_only_what_it_needs(bucket: Bucket) -> None:
+def test_a_read_fetches_only_the_bytes_that_it_needs(bucket: Bucket) -> None:
     batches = make_batches(Random(3), 7, 400, sizes=(3000,))
     part = bucket.store(batches)
     end = part.part.end_offset
@@ -161,7 +161,7 @@ def test_names_in_the_objects_that_were_read_last_are_kept(bucket: Bucket, monke
             assert len(gets) == 1 + with_footer, key
 
 
-def test_a_small_part_is_read_whole_unless_there_is_damage_before_what_is_wanted(bucket: Bucket) -> None:
+def test_a_small_part_is_read_whole_unless_it_is_damaged_before_the_requested_range(bucket: Bucket) -> None:
     batches = make_batches(Random(6), 7, 20, sizes=(3000,))
     part = bucket.store(batches)
     inner, start = part.part, batches[10].base_offset
@@ -276,7 +276,7 @@ def test_a_part_that_ends_too_early(bucket: Bucket) -> None:
         list(storage.read(part, producers=False))
 
 
-def test_what_is_gone_or_forbidden_says_what_to_do(bucket: Bucket) -> None:
+def test_errors_about_missing_and_forbidden_objects_say_what_to_do(bucket: Bucket) -> None:
     part = bucket.store(make_batches(Random(6), 7, 3))
 
     def deny(key: str, start: int, data: bytes) -> bytes:
@@ -447,7 +447,7 @@ def test_a_directory(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_what_is_wrong_is_told_without_secrets() -> None:
+def test_errors_about_options_contain_no_secrets() -> None:
     secret = "sesame-open-sesame"
 
     def opening(url: str, **options: Any) -> str:

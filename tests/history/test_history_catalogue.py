@@ -177,7 +177,7 @@ async def test_replace() -> None:
             await catalogue.forget_object(ref(9))
 
 
-async def test_what_is_sealed_is_not_sealed_again() -> None:
+async def test_a_sealed_range_is_not_sealed_again() -> None:
     async with opened() as (store, catalogue):
         await catalogue.enter(ref(1), 9, 50, [make_part(1, 10, 20), make_part(1, 30, 40)])
         for base, end in ((10, 20), (0, 11), (15, 16), (19, 25), (0, 100), (20, 31)):

@@ -162,7 +162,7 @@ def test_runs_have_a_bounded_number_of_parts() -> None:
     assert [len(run) for run in merged(*[1] * 115, segment_bytes=10_000)] == [56, 56, 3]
 
 
-def test_what_must_move_moves_whatever_its_size_and_alone() -> None:
+def test_a_tainted_part_is_rewritten_whatever_its_size_and_even_alone() -> None:
     assert merged(1, 1, tainted=[1]) == [[0, 1]]
     assert merged(1, tainted=[0]) == [[0]]
     assert merged(300, tainted=[0]) == [[0]]
@@ -244,7 +244,7 @@ def test_times_lead_to_the_batch_before_which_all_is_older() -> None:
     ]
 
 
-def test_batches_are_cut_and_what_is_missing_is_known() -> None:
+def test_batches_are_cut_and_the_number_of_missing_bytes_is_known() -> None:
     one, two = make_batch(1, 0, [bytes(50)]), make_batch(1, 1, [bytes(70)])
     data = one.stamp + one.part + two.stamp + two.part
     first = len(one.stamp) + len(one.part)
@@ -421,7 +421,7 @@ def test_a_bucket_knows_its_topics_and_partitions() -> None:
             bucket.log_state([invalid])
 
 
-def test_manifests_put_together_say_what_is_there_now() -> None:
+def test_manifests_applied_in_order_give_the_present_contents() -> None:
     bucket = Bucket()
     one, two = part(0, 10), part(10, 20)
     head = ("one", 4)
@@ -470,7 +470,7 @@ def entry(size: int) -> Entry:
     return Entry(EntryType.CURSOR, 1, Durability.REMOTE, (b"",), size=size)
 
 
-def test_a_commit_takes_what_fits() -> None:
+def test_a_commit_takes_the_entries_that_fit() -> None:
     queue = CommitQueue(5, 4, 100)
     assert not queue
     assert (queue.next_sequence, queue.first_unsettled, queue.ready) == (5, 5, False)

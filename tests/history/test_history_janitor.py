@@ -99,7 +99,7 @@ def test_orphans_are_deleted_when_no_reader_can_need_them() -> None:
 
 
 @pytest.mark.parametrize("metadata", ["away", "back"])
-def test_what_may_have_been_entered_is_no_orphan(metadata: str) -> None:
+def test_an_object_that_may_have_been_entered_is_no_orphan(metadata: str) -> None:
     """The answer to its transaction was lost, more than the grace ago: the store may know what memory does not."""
 
     async def scenario(world: World) -> None:

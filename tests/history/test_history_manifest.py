@@ -212,7 +212,7 @@ async def test_a_snapshot_and_then_deltas() -> None:
     assert bucket.snapshot_key == f"{PREFIX}{1:016x}/{0:016x}"
 
 
-async def test_what_came_and_went_between_two_manifests() -> None:
+async def test_parts_added_and_removed_between_two_manifests() -> None:
     space = MemorySpace()
     storage, _ = open_storage(space)
     truth = Truth(storage)
@@ -622,7 +622,7 @@ async def test_another_life_of_the_cluster_is_left_alone() -> None:
 # Readers
 
 
-async def test_reading_while_snapshots_replace_what_is_read(autojump_clock: object) -> None:
+async def test_reading_while_snapshots_replace_the_manifests_being_read(autojump_clock: object) -> None:
     space = MemorySpace()
     storage, backend = open_storage(space)
     truth = Truth(storage)

@@ -40,7 +40,7 @@ def damage(world: World, key: str) -> None:
 @pytest.mark.parametrize("harm", [lose, cut_off, damage])
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("topic_id", [1, 2, 3])
-def test_what_is_harmed_stays_and_the_rest_is_merged(
+def test_damaged_parts_stay_and_the_others_are_merged(
     harm: Callable[[World, str], None], number: int, topic_id: int
 ) -> None:
     async def work(life: Life) -> None:

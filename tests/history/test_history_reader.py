@@ -197,7 +197,7 @@ async def test_nothing_sealed() -> None:
         assert await world.reader.read(2, 0, 1000) == []
 
 
-async def test_what_has_expired_is_not_read() -> None:
+async def test_expired_batches_are_not_read() -> None:
     async with opened() as world:
         batches = make_batches(Random(1), 1, 12)
         await world.seal({1: batches[:4]})

@@ -49,7 +49,7 @@ def test_a_gap_ends_it_and_is_named() -> None:
     assert chain.gap[0] == "c"
 
 
-def test_what_overlaps_was_merged_away_or_rolled_back() -> None:
+def test_overlapping_unlisted_parts_were_merged_or_rolled_back() -> None:
     found = survey({"a": part(0, 10), "b": part(10, 20)}, {"old": part(0, 20), "stale": part(15, 30)})
     chain = found.chain(TOPIC)
     assert (keys(found), chain.end_offset, chain.gap) == (["a", "b"], 20, None)
@@ -63,7 +63,7 @@ def test_the_later_owner_counts_and_an_earlier_one_does_not_continue_it() -> Non
     assert keys(found) == ["a"]
 
 
-def test_what_retention_has_taken_does_not_come_back() -> None:
+def test_parts_removed_by_retention_are_not_restored() -> None:
     found = survey({"c": part(20, 30)}, {"a": part(0, 10), "b": part(10, 20)}, start=20)
     chain = found.chain(TOPIC)
     assert (chain.start_offset, keys(found), chain.unlisted) == (20, ["c"], 0)
@@ -72,7 +72,7 @@ def test_what_retention_has_taken_does_not_come_back() -> None:
     assert (empty.start_offset, empty.end_offset, empty.parts) == (20, 20, [])
 
 
-def test_without_a_manifest_it_begins_with_what_is_there_and_prefers_what_was_merged() -> None:
+def test_without_a_manifest_a_chain_begins_with_the_first_part_and_prefers_merged_parts() -> None:
     found = survey({}, {"b": part(10, 20), "c": part(20, 30), "merged": part(10, 30), "d": part(30, 40)})
     assert keys(found) == ["merged", "d"]
     assert found.chain(TOPIC).start_offset == 10

@@ -70,7 +70,7 @@ def test_size_takes_the_oldest_as_long_as_enough_is_left(size: int, start: int) 
     assert start_of(Retention(max_bytes=size)) == start
 
 
-def test_size_takes_from_the_journal_what_sealed_parts_cannot_give() -> None:
+def test_retention_by_size_expires_journal_data_if_sealed_parts_do_not_suffice() -> None:
     log = log_of(0, 0, 100, (0, 9), (25, 8), (50, 7), (75, 6))
     assert start_of(Retention(max_bytes=200), log, None) == 50
     assert start_of(Retention(max_bytes=400), log, None) == 0

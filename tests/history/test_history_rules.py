@@ -249,7 +249,7 @@ def due(sealer: Sealer, *asks: Sequence[int]) -> tuple[list[int], set[int]]:
     return [topic.topic_id for topic in topics], whole & {topic.topic_id for topic in topics}
 
 
-async def test_what_is_asked_for_or_left_over_or_full_is_due(autojump_clock: MockClock) -> None:
+async def test_requested_remaining_and_full_topics_are_due(autojump_clock: MockClock) -> None:
     async with world() as w:
         logs = {number: Log(number, 10, NOW_US) for number in range(1, 6)}
         topics = {number: Topic(number, log) for number, log in logs.items()}
@@ -273,7 +273,7 @@ async def test_what_is_asked_for_or_left_over_or_full_is_due(autojump_clock: Moc
         assert not w.sealer._full
 
 
-async def test_what_holds_the_oldest_files_of_a_full_journal_is_due(autojump_clock: MockClock) -> None:
+async def test_topics_that_hold_the_oldest_files_of_a_full_journal_are_due(autojump_clock: MockClock) -> None:
     async with world() as w:
         for number in range(1, 4):
             w.sealer.watch(Topic(number, Log(number, 10 * (number < 3), NOW_US)))
@@ -286,7 +286,7 @@ async def test_what_holds_the_oldest_files_of_a_full_journal_is_due(autojump_clo
         assert w.journal.asked == [1]
 
 
-async def test_what_is_old_enough_is_due_with_all_that_is_half_as_old(autojump_clock: MockClock) -> None:
+async def test_an_old_topic_is_due_with_all_that_are_half_as_old(autojump_clock: MockClock) -> None:
     async with world() as w:
         ages = {1: 100.0, 2: 50.0, 3: 49.0, 4: 10.0}
         for number, age_s in ages.items():
@@ -479,7 +479,7 @@ async def test_topics_share_objects_up_to_a_number_of_parts(monkeypatch: pytest.
         assert (part.topic_id, part.batches) == (2, 1 + 999 // (part.size_bytes // part.batches))
 
 
-async def test_what_was_sealed_is_counted_and_names_its_producers() -> None:
+async def test_sealed_batches_are_counted_and_name_their_producers() -> None:
     async with world() as w:
         log = Log(1, 1000, NOW_US)
         log.batches = [
@@ -503,7 +503,7 @@ async def test_what_was_sealed_is_counted_and_names_its_producers() -> None:
         assert log.sealed == [(2, records[0].part.size_bytes)]
 
 
-async def test_what_is_in_the_catalogue_leaves_the_journal() -> None:
+async def test_batches_in_the_catalogue_leave_the_journal() -> None:
     async with world() as w:
         log = Log(1, 10, NOW_US)
         topic, other = Topic(1, log), Topic(2, Log(2, 10, NOW_US))
@@ -646,7 +646,7 @@ async def test_manifests_are_told_of_a_dropped_topic_of_which_nothing_is_left() 
         assert not w.history.manifests["cold"].pending, "there is no manifest that would have to tell of it"
 
 
-async def test_what_a_deletion_has_left_is_swept_away() -> None:
+async def test_a_sweep_removes_remains_of_deleted_topics() -> None:
     async with world() as w:
         await w.store_object({1: batches(1, 0, 2), 2: batches(2, 0, 2)})
         await w.history.sweep({2, 3})
@@ -680,7 +680,7 @@ async def test_retention_is_applied_where_it_takes_something() -> None:
         assert topic.log.expired == [30, 50]
 
 
-async def test_a_round_applies_retention_to_what_keeps_something() -> None:
+async def test_a_round_applies_retention_to_topics_with_rules() -> None:
     async with world() as w:
         rules = {"retention": Retention(acknowledged=True), "cursors": [30]}
         kinds: dict[int, dict[str, Any]] = {
@@ -861,7 +861,7 @@ async def test_a_merged_part_names_the_producers_of_its_batches_and_no_others(au
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_asked_for_is_sealed_by_durability(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_seals_each_topic_by_its_durability(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world("default", "cold") as w:
         merged: list[tuple[str, frozenset[int]]] = []
         sealed: list[int] = []
@@ -1176,7 +1176,7 @@ async def test_a_snapshot_waits_until_another_commit_may_be_on_its_way() -> None
 # --- The janitor ---
 
 
-async def test_the_janitor_counts_what_is_there(autojump_clock: MockClock) -> None:
+async def test_the_janitor_counts_the_objects(autojump_clock: MockClock) -> None:
     async with world("default", "cold") as w:
         kept = await w.store_object({1: batches(1, 0, 2)})
         gone = await w.store_object({2: batches(2, 0, 2)})
@@ -1212,7 +1212,7 @@ async def test_a_damaged_manifest_is_found() -> None:
             await w.history.janitor.check_manifests("default")
 
 
-async def test_what_comes_or_goes_while_the_janitor_looks_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_objects_may_come_and_go_while_the_janitor_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
         first = await w.store_object({1: batches(1, 0, 2)})
         second = await w.store_object({2: batches(2, 0, 2)})
@@ -1455,7 +1455,7 @@ async def test_parts_that_were_merged_since_an_interrupted_attempt_are_not_enter
         nursery.cancel_scope.cancel()
 
 
-async def test_a_survey_finds_what_is_promised_and_what_is_not(autojump_clock: MockClock) -> None:
+async def test_a_survey_finds_listed_missing_and_unlisted_objects(autojump_clock: MockClock) -> None:
     async with world() as w:
         refs = [await w.store_object({1: batches(1, 10 * n, 10), 2: batches(2, 10 * n, 1)}) for n in range(4)]
         await w.history.manifests["default"].flush()
@@ -1519,7 +1519,7 @@ async def test_broken_objects_are_named_in_order_and_a_survey_can_be_cancelled(a
             await survey_bucket(storage, "c")
 
 
-async def test_checksums_are_compared_of_what_no_manifest_vouches_for_and_of_all_if_asked() -> None:
+async def test_checksums_of_unlisted_objects_are_compared_and_of_all_on_request() -> None:
     async with world() as w:
         ref = await w.store_object({1: batches(1, 0, 10)})
         await w.history.manifests["default"].flush()

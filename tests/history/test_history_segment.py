@@ -213,7 +213,7 @@ def test_every_flipped_byte_is_noticed_and_named() -> None:
                 assert WHERE in str(caught.value)
 
 
-def test_what_was_cut_before_the_damage_is_good() -> None:
+def test_batches_cut_before_the_damage_are_intact() -> None:
     batches = make_batches(Random(4), 8, 20, sizes=(5, 60))
     data, footer = build({8: batches})
     (part,) = footer.parts

@@ -83,7 +83,7 @@ def test_lost_answers_of_puts_are_no_failure() -> None:
     run_lives(scenario, 1)
 
 
-def test_what_comes_back_different_stays_in_the_journal() -> None:
+def test_batches_whose_object_reads_back_different_stay_in_the_journal() -> None:
     async def scenario(world: World) -> None:
         faulty: FaultyStorage
 

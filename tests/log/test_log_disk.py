@@ -23,7 +23,7 @@ from danube.model.batch import check_part
 from danube.model.errors import DataDirectoryError, InternalError, JournalFullError, OutOfDescriptorsError
 
 
-async def test_what_is_written_is_read(tmp_path: Path) -> None:
+async def test_written_bytes_are_read_back(tmp_path: Path) -> None:
     async with RealDisk(tmp_path / "new" / "data") as disk:
         await disk.create("a", 100_000)
         await disk.sync_directory()

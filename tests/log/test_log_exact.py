@@ -73,7 +73,7 @@ def test_one_entry_for_each_region_of_a_file() -> None:
     assert index.after(Location(0, 2**32 - 1)) == (1, Location(1, 0))
 
 
-def test_times_lead_to_what_was_appended_before() -> None:
+def test_a_time_leads_to_batches_appended_before_it() -> None:
     index = regions(3)
     assert index.first_time() == 100
     assert [index.before_time(at) for at in (99, 100, 101, 200, 201, 300, 301)] == [None, None, 10, 10, 20, 20, 30]
@@ -100,7 +100,7 @@ def test_bytes_from_an_offset_and_offsets_that_keep_bytes() -> None:
     assert index.offset_keeping(5000) == 20
 
 
-def test_what_a_reader_does_not_need_is_forgotten() -> None:
+def test_regions_that_no_reader_needs_are_dropped() -> None:
     for offset, left in ((0, 5), (10, 5), (19, 5), (20, 4), (25, 4), (30, 3), (50, 1), (999, 1)):
         index = regions(5)
         index.drop_before(offset)
@@ -125,7 +125,7 @@ def test_a_file_is_forgotten_and_its_last_region_counts_again() -> None:
     assert len(index) == 1, "and now it has none"
 
 
-def test_a_cache_counts_what_a_batch_costs_and_keeps_what_fits() -> None:
+def test_a_cache_counts_the_cost_of_batches_and_keeps_those_that_fit() -> None:
     part = make_part([bytes(1000)])
     batches = [StoredBatch(n, n + 1, b"", part, check_part(part), 0) for n in range(4)]
     cost = len(part) + len(part) // 2 + 700
@@ -143,7 +143,7 @@ def test_a_cache_counts_what_a_batch_costs_and_keeps_what_fits() -> None:
     assert (tight.used_bytes, len(other)) == (cost, 1)
 
 
-def test_a_cache_lets_go_of_what_it_has_forgotten() -> None:
+def test_a_cache_frees_evicted_batches() -> None:
     cache, topic = BatchCache(20 * 1000), TopicCache()
     for number in range(500):
         cache.append(topic, StoredBatch(number, number + 1, b"", PART, HEADER, 0))

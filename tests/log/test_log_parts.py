@@ -55,7 +55,7 @@ def test_a_new_file_is_empty_open_and_idle() -> None:
     assert file.room(margin=True) == 5_000 - BLOCK_HEADER_SIZE
 
 
-def test_what_a_topic_needs_of_a_file_is_counted_and_let_go() -> None:
+def test_bytes_that_a_topic_needs_of_a_file_are_counted_and_released() -> None:
     first, second = JournalFile(1, 1_000), JournalFile(2, 1_000)
     table = table_of(first, second)
     first.count_batch(7, 100, 10)
@@ -94,7 +94,7 @@ def test_closed_bytes_are_those_of_closed_files_and_stopped_ones_are_known() -> 
     assert (table.closed_bytes, len(table), table.get(1), table.get(2)) == (500, 1, None, second)
 
 
-def test_the_bounds_of_what_may_be_submitted() -> None:
+def test_the_bounds_of_submitted_entries() -> None:
     admission = Admission(LIMITS)
     assert admission.try_admit(PENDING)
     assert admission.try_admit(PENDING + 1), "what is larger goes by itself"

@@ -176,7 +176,7 @@ def test_batches_settle_in_their_order() -> None:
     assert [b.log.get_cached(offset) for offset in range(5)] == [first, first, second, second, None]
 
 
-def test_what_is_unsealed_is_told_with_the_first_batch_and_at_each_segment() -> None:
+def test_unsealed_bytes_are_reported_with_the_first_batch_and_at_each_segment() -> None:
     b = Bench(seal_bytes=3 * STORED)
     for number in range(10):
         b.put(time_us=100 + number)
@@ -202,7 +202,7 @@ def test_what_is_unsealed_is_told_with_the_first_batch_and_at_each_segment() -> 
     assert b.log.unsealed_since_us == 900
 
 
-def test_what_is_unsealed_is_never_less_than_nothing_and_nothing_at_the_end() -> None:
+def test_unsealed_bytes_are_never_negative_and_0_at_the_end() -> None:
     b = Bench()
     b.put(4)
     b.log.sealed_up_to(6, 99 * STORED)
@@ -212,7 +212,7 @@ def test_what_is_unsealed_is_never_less_than_nothing_and_nothing_at_the_end() ->
     assert b.log.unsealed_bytes == 0
 
 
-def test_the_rest_of_what_was_sealed_is_as_old_as_its_first_batch() -> None:
+def test_the_unsealed_rest_is_as_old_as_its_first_batch() -> None:
     b = Bench()
     for number in range(4):
         b.shelf.roll()  # each batch is in a region of its own
@@ -225,7 +225,7 @@ def test_the_rest_of_what_was_sealed_is_as_old_as_its_first_batch() -> None:
     assert only.log.unsealed_since_us == 1, "0: no unsealed batch"
 
 
-def test_what_expires_is_kept_nowhere() -> None:
+def test_expired_batches_are_stored_nowhere() -> None:
     b = Bench()
     for _ in range(4):
         b.shelf.roll()
@@ -245,7 +245,7 @@ def test_what_expires_is_kept_nowhere() -> None:
 
 
 @pytest.mark.parametrize("sealed", [4, 6])
-def test_what_expires_and_is_sealed_already_changes_nothing_of_the_rest(sealed: int) -> None:
+def test_expiry_of_sealed_batches_does_not_change_the_rest(sealed: int) -> None:
     b = Bench()
     b.put(4)  # in one region, of which nothing tells how much is left behind an offset
     b.log.sealed_up_to(sealed, sealed // 2 * STORED)
@@ -256,7 +256,7 @@ def test_what_expires_and_is_sealed_already_changes_nothing_of_the_rest(sealed: 
     assert (b.log.unsealed_bytes, b.log.unsealed_since_us, b.told, b.shelf.released) == rest
 
 
-def test_what_is_left_of_many_segments_is_told_when_it_is_one_again() -> None:
+def test_the_rest_of_many_segments_is_reported_when_it_fills_one_again() -> None:
     b = Bench(seal_bytes=3 * STORED)
     for _ in range(10):
         b.shelf.roll()
@@ -317,7 +317,7 @@ def test_a_log_goes_on_where_journal_history_and_metadata_say(
     assert len(b.log.index) == max(unsealed, 1)
 
 
-def test_a_log_without_a_journal_behind_it_goes_on_behind_what_is_sealed() -> None:
+def test_a_log_without_a_journal_continues_behind_the_sealed_batches() -> None:
     b = Bench(next_offset=5, sealed_offset=8, start_offset=2)
     assert (b.log.start_offset, b.log.journal_start, b.log.end_offset, b.log.next_offset) == (2, 8, 8, 8)
     assert (b.log.unsealed_bytes, b.told) == (0, [])
@@ -361,7 +361,7 @@ async def test_everything_is_read_from_every_offset_in_any_portions(chunk: int, 
 
 
 @pytest.mark.parametrize("cached", [0, 3, 20])
-async def test_a_read_brings_about_what_is_asked_for_and_one_batch_at_least(cached: int) -> None:
+async def test_a_read_returns_about_the_requested_bytes_and_at_least_one_batch(cached: int) -> None:
     b = Bench(cached=cached)
     for _ in range(4):
         b.put(3)
@@ -408,7 +408,7 @@ async def test_reads_begin_where_the_topic_begins() -> None:
     assert await b.read_all(0) == [4, 6, 8]
 
 
-async def test_what_is_sealed_is_read_from_history() -> None:
+async def test_sealed_batches_are_read_from_history() -> None:
     sealed = Sealed(4)
     b = Bench(sealed=sealed)
     b.put(5)
@@ -435,7 +435,7 @@ async def test_behind_a_hole_the_very_first_message_is_read() -> None:
         assert [batch.base_offset for batch in await b.log.read(offset, 1)] == [2]
 
 
-async def test_what_leaves_the_journal_while_it_is_read_is_read_from_history() -> None:
+async def test_batches_that_leave_the_journal_during_a_read_are_read_from_history() -> None:
     sealed = Sealed(99)
     b = Bench(sealed=sealed)
     b.put(2)
@@ -452,7 +452,7 @@ async def test_what_leaves_the_journal_while_it_is_read_is_read_from_history() -
     assert (found.base_offset, sealed.asked) == (2, [(1, 1, 88)])
 
 
-async def test_what_was_read_before_a_file_went_away_is_good() -> None:
+async def test_batches_read_before_their_file_was_removed_are_valid() -> None:
     b = Bench(sealed=Sealed(99))
     b.put(2)
     b.shelf.roll()
@@ -480,7 +480,7 @@ async def test_who_reads_on_at_the_end_of_a_file_that_is_gone_finds_the_next_one
 
 
 @pytest.mark.parametrize("at", [5, STAMP_SIZE + 40], ids=["stamp", "part"])
-async def test_damage_is_named_and_what_lies_before_it_is_read(at: int) -> None:
+async def test_damage_is_named_and_batches_before_it_are_read(at: int) -> None:
     b = Bench()
     b.put(2)
     entry = b.put(1)[0]

@@ -101,7 +101,7 @@ class AwayStore(FaultyMetadataStore):
 
 @pytest.mark.parametrize("how", ["lost", "late"])
 @pytest.mark.parametrize("kind", CHANGES)
-async def test_what_failed_has_not_happened_or_is_undone(kind: str, how: str, autojump_clock: object) -> None:
+async def test_a_failed_change_has_not_happened_or_is_undone(kind: str, how: str, autojump_clock: object) -> None:
     """The broker goes on with a topic whose deletion has failed: it must not be gone after a restart."""
     async with AwayStore(MemoryStore(), random.Random(1)) as store:
         catalogue = await loaded(store)

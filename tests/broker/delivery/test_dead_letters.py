@@ -444,7 +444,7 @@ async def test_with_its_subscription_the_task_ends(tmp_path: Path, gone: str) ->
         assert not await _exists(client, "/nowhere/letters")
 
 
-async def test_what_was_set_aside_comes_again_after_a_restart(tmp_path: Path) -> None:
+async def test_poison_that_was_set_aside_is_delivered_again_after_a_restart(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         async with running.client() as client:
             await fill(client, 3)

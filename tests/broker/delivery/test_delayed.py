@@ -47,7 +47,7 @@ async def publish(producer: RawProducer) -> None:
 
 @pytest.mark.real("compares with the real wall clock")
 @pytest.mark.parametrize("kind", TYPES)
-async def test_what_is_not_due_is_overtaken(tmp_path: Path, kind: str) -> None:
+async def test_later_messages_overtake_those_that_are_not_due(tmp_path: Path, kind: str) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer, raw_consumer(channel, TOPIC, kind=kind) as consumer:
@@ -90,7 +90,7 @@ async def test_a_restart_forgets_no_delivery_time(tmp_path: Path) -> None:
             assert time.time() - began >= 1.95
 
 
-async def test_who_connects_later_gets_what_was_due_meanwhile(tmp_path: Path) -> None:
+async def test_a_consumer_that_connects_later_gets_messages_that_became_due_meanwhile(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer:
@@ -141,7 +141,7 @@ async def test_a_reader_sees_delayed_messages_at_once(tmp_path: Path) -> None:
 # --- Time to live ---
 
 
-async def test_what_is_too_old_is_settled_instead_of_delivered(tmp_path: Path) -> None:
+async def test_expired_messages_are_settled_instead_of_delivered(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"old"] * 10)
@@ -160,7 +160,7 @@ async def test_what_is_too_old_is_settled_instead_of_delivered(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", TYPES)
-async def test_expiry_takes_away_what_was_delivered_too(tmp_path: Path, kind: str) -> None:
+async def test_expiry_settles_delivered_messages_too(tmp_path: Path, kind: str) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         async with client.producer(TOPIC) as producer:
             for n in range(20):

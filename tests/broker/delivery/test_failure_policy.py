@@ -213,7 +213,7 @@ async def test_a_nack_says_how_long_and_why_within_limits(tmp_path: Path) -> Non
 # --- Changes ---
 
 
-async def test_a_new_ack_timeout_counts_for_what_is_in_flight_and_is_told(tmp_path: Path) -> None:
+async def test_a_new_ack_timeout_applies_to_messages_in_flight_and_is_sent_to_consumers(tmp_path: Path) -> None:
     async with consuming(tmp_path, {**AT_ONCE, "ack_timeout_s": 0}) as (_, client, consumer):
         assert consumer.opened.ack_timeout_s == 0
         (info,) = await client.admin.change_subscription_policy(TOPIC, "s", ack_timeout_s=0.5)

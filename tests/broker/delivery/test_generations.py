@@ -31,7 +31,7 @@ async def next_delivery(consumer: RawConsumer) -> api.ConsumeBatch:
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
-async def test_what_was_said_about_earlier_deliveries_is_void(tmp_path: Path, kind: str) -> None:
+async def test_requests_about_earlier_deliveries_are_void(tmp_path: Path, kind: str) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"x"] * 10)
@@ -100,7 +100,7 @@ async def test_a_cancelled_seek_does_not_hold_the_subscription(tmp_path: Path, m
         await consumer.reply_of(api.Sought)
 
 
-async def test_after_restart_and_seek_only_what_was_delivered_since_can_be_acknowledged(tmp_path: Path) -> None:
+async def test_after_restart_and_seek_only_messages_delivered_since_can_be_acknowledged(tmp_path: Path) -> None:
     """What a client repeats after a restart counts although nothing of it was delivered since; after a seek it must."""
     async with running_broker(tmp_path) as running, running.client() as client:
         async with client.producer(TOPIC) as producer:

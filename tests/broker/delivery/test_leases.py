@@ -27,7 +27,7 @@ async def fill(client: danube.Client, count: int) -> None:
         await producer.send_many([b"%d" % n for n in range(count)], keys=[f"k{n}" for n in range(count)])
 
 
-async def test_what_is_extended_does_not_time_out(tmp_path: Path) -> None:
+async def test_extended_leases_do_not_time_out(tmp_path: Path) -> None:
     """Of every type at the same time, since it takes its time."""
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await fill(client, 6)
@@ -124,7 +124,7 @@ async def test_a_slow_handler_that_renews_is_not_punished(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["failover", "shared", "key_shared"])
-async def test_a_stuck_application_gives_back_what_it_has_not_seen(tmp_path: Path, kind: str) -> None:
+async def test_a_stuck_application_gives_back_messages_that_it_has_not_seen(tmp_path: Path, kind: str) -> None:
     """One message fails, the one that was handed out; with one allowed failure none of the others may become poison."""
     policy = {"ack_timeout_s": 1.5, "max_redelivery_count": 1, "redelivery_delay_s": 0.0}
     async with running_broker(tmp_path) as running, running.client() as client, running.client() as others:

@@ -72,7 +72,7 @@ async def test_it_reads_from_any_place_and_leaves_nothing_behind(tmp_path: Path)
         assert (info.readers, info.subscriptions) == (0, [])
 
 
-async def test_it_goes_on_with_what_is_published_and_obeys_its_credit(tmp_path: Path) -> None:
+async def test_a_reader_continues_with_new_messages_and_obeys_its_credit(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await fill(client, 10)
         async with raw_reader(channel, "latest") as reader:
@@ -107,7 +107,7 @@ async def test_it_reads_history(tmp_path: Path) -> None:
             assert await offsets(reader, 201) == list(range(5, 201))
 
 
-async def test_it_passes_over_what_is_gone(tmp_path: Path) -> None:
+async def test_a_reader_skips_expired_messages(tmp_path: Path) -> None:
     limits = {"segment_bytes": 2_000, "segment_max_age_s": 0.05}
     async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
         await fill(client, 200)
@@ -128,7 +128,7 @@ async def _starts_later(client: danube.Client) -> bool:
     return (await client.admin.describe_topic(TOPIC)).start_offset > 0
 
 
-async def test_on_a_topic_that_keeps_nothing_it_gets_what_it_has_credit_for(tmp_path: Path) -> None:
+async def test_on_a_topic_without_durability_a_reader_gets_the_messages_that_it_has_credit_for(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.admin.create_topic(TOPIC, durability="none")
         async with raw_producer(channel, TOPIC) as producer, raw_reader(channel) as reader:

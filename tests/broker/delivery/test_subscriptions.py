@@ -383,7 +383,7 @@ async def test_a_nack_holds_back_the_later_messages_of_its_key_only(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", TYPES)
-async def test_what_a_lost_consumer_had_goes_to_the_next(tmp_path: Path, kind: str) -> None:
+async def test_messages_of_a_lost_consumer_go_to_the_next(tmp_path: Path, kind: str) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await fill_keys(client, 10)
         async with running.channel() as channel, raw_consumer(channel, TOPIC, kind=kind) as first:
@@ -509,7 +509,7 @@ async def test_nonsense_from_a_consumer_ends_its_call_only(tmp_path: Path, reque
         assert len(await read_all(client, TOPIC)) == 10
 
 
-async def test_acks_beyond_what_was_delivered_count_for_nothing(tmp_path: Path) -> None:
+async def test_acks_beyond_the_delivered_messages_are_ignored(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await fill(client, 20)
         async with raw_consumer(channel, TOPIC, kind="shared") as consumer:

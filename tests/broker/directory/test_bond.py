@@ -261,7 +261,9 @@ KNOWN = JournalRecord(7, 3, 1000)
         (WHOLE._replace(cut_files={"f": 5}), JournalRecord(7, 3, 1000, ("f",)), 50, ""),
     ],
 )
-def test_what_is_compared(standing: Standing, record: JournalRecord | None, revision: int, said: str) -> None:
+def test_the_comparison_of_journal_and_metadata_finds_each_loss(
+    standing: Standing, record: JournalRecord | None, revision: int, said: str
+) -> None:
     losses = find_losses(standing, record, revision)
     assert len(losses) == bool(said)
     assert said in "".join(losses)

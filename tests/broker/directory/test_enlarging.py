@@ -69,7 +69,7 @@ async def test_those_who_ask_at_the_same_time_get_the_same_partitions(tmp_path: 
         assert all(record.topic_ids[int(name[-1])] == topic_id for name, topic_id in found)
 
 
-async def test_what_does_not_grow(tmp_path: Path) -> None:
+async def test_topics_that_cannot_grow_are_refused(tmp_path: Path) -> None:
     limits = {"max_topics": 6, "max_partitions": 10}
     async with running_broker(tmp_path, limits=limits) as running:
         await ensure(running, "/default/plain")

@@ -171,7 +171,7 @@ async def test_nothing_is_restored_from_a_bucket_whose_broker_is_at_work(
         assert objects_of(space, "segments/danube")
 
 
-async def test_what_was_stored_but_not_yet_listed_is_found_by_its_footers(tmp_path: Path) -> None:
+async def test_unlisted_objects_are_found_by_their_footers(tmp_path: Path) -> None:
     url, space = bucket()
     sent = await fill(tmp_path / "lost", url)
     # The last two manifests were never written; an upload was cut off; another one has a gap before it.
@@ -187,7 +187,7 @@ async def test_what_was_stored_but_not_yet_listed_is_found_by_its_footers(tmp_pa
         await check_topics(client, sent)
 
 
-async def test_a_gap_ends_what_footers_can_add(tmp_path: Path) -> None:
+async def test_footers_add_no_parts_behind_a_gap(tmp_path: Path) -> None:
     url, space = bucket()
     sent = await fill(tmp_path / "lost", url)
     for key in objects_of(space, "manifests/danube")[-2:]:
@@ -282,7 +282,7 @@ async def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
         assert await client.admin.list_topics() == []
 
 
-async def test_what_stands_in_the_way_is_named(tmp_path: Path) -> None:
+async def test_obstacles_to_a_restore_are_named(tmp_path: Path) -> None:
     (url, _), (other, _) = bucket(), bucket()
     sent = await fill(tmp_path / "lost", url)
     settings: dict[str, Any] = {"storages": {"again": {"url": url}, "empty": {"url": other}}}
@@ -390,7 +390,7 @@ async def test_it_goes_on_when_the_client_goes_away(tmp_path: Path, monkeypatch:
         await client.admin.seal_topic("/shop/orders")
 
 
-async def test_cursors_beyond_what_was_sealed_are_set_back(tmp_path: Path) -> None:
+async def test_cursors_beyond_the_sealed_messages_are_set_back(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path / "lost", storage=url, limits=LIMITS) as first, first.client() as client:
         sent = await publish(client, "/default/t", 100)

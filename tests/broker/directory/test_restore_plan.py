@@ -119,7 +119,7 @@ def test_all_topics_are_chosen_unless_some_are_named() -> None:
     assert found[0].state == "given-up"
 
 
-def test_what_would_be_lost_has_to_be_given_up_explicitly() -> None:
+def test_topics_that_would_be_lost_have_to_be_given_up_explicitly() -> None:
     with pytest.raises(FailedPreconditionError, match="--give-up-others"):
         chosen(candidates(two()), topics=["/d/b"])
     assert chosen(candidates(two()), topics=["/d/b"], dry_run=True) == [("/d/b", "restored")]
@@ -165,7 +165,7 @@ def test_a_bucket_that_has_changed_is_not_restored() -> None:
     check_unchanged(before, now, URL, "theirs")  # this broker has claimed it meanwhile
 
 
-def test_the_report_counts_what_is_needed_and_names_what_is_not_continued() -> None:
+def test_the_report_counts_needed_objects_and_names_parts_behind_a_gap() -> None:
     survey = survey_of(
         {"/d/a": record(1)},
         {"x": part(1, 0, 10)},

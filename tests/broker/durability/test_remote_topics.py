@@ -165,7 +165,7 @@ async def test_commits_become_segments_and_go(tmp_path: Path, bucket: str) -> No
         assert (report.missing, report.damaged) == ([], [])
 
 
-async def test_what_was_not_restored_stays_in_the_bucket(tmp_path: Path, bucket: str) -> None:
+async def test_topics_that_were_not_restored_stay_in_the_bucket(tmp_path: Path, bucket: str) -> None:
     settings = {"storage": bucket, "limits": SEALING}
     async with running_broker(tmp_path, patience_s=30, **settings) as running, running.client() as client:
         await publish(client, "/default/local", payloads_of(0, 300), durability="disk")
@@ -559,7 +559,7 @@ async def test_a_withheld_topic_that_another_owner_deletes(
         assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/other"]
 
 
-async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+async def test_invalid_uses_of_durability_remote_are_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path, storage="memory") as running, running.client() as client:
         with pytest.raises(FailedPreconditionError, match="cannot carry topics of durability 'remote'"):
             await client.admin.create_topic(TOPIC, durability="remote")

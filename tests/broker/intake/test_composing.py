@@ -116,7 +116,7 @@ async def turn() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_what_comes_in_one_turn_goes_at_its_end() -> None:
+async def test_messages_of_one_turn_are_appended_at_its_end() -> None:
     async with bench() as it:
         it.send(b"1", b"2")
         it.send(b"3")
@@ -128,7 +128,7 @@ async def test_what_comes_in_one_turn_goes_at_its_end() -> None:
         assert it.told == {b"1": None, b"2": None, b"3": None}
 
 
-async def test_what_comes_while_a_batch_is_on_its_way_goes_when_that_has_settled() -> None:
+async def test_messages_that_arrive_while_a_batch_is_in_flight_are_appended_when_it_has_settled() -> None:
     async with bench() as it:
         it.send(b"1")
         await turn()
@@ -227,7 +227,7 @@ async def test_everybody_is_told_of_an_error_and_the_next_ones_go(where: str) ->
         assert it.told[b"3"] is None
 
 
-async def test_what_has_to_wait_goes_in_order() -> None:
+async def test_waiting_messages_are_appended_in_order() -> None:
     async with bench(max_batch_records=2) as it:
         it.intake.full = True
         for n in range(7):
@@ -241,7 +241,7 @@ async def test_what_has_to_wait_goes_in_order() -> None:
         assert set(it.told.values()) == {None}
 
 
-async def test_a_drain_refuses_what_waits_and_what_would_have_to() -> None:
+async def test_a_drain_refuses_messages_that_wait_or_would_have_to_wait() -> None:
     async with bench() as it:
         it.intake.full = True
         it.send(b"1")

@@ -59,7 +59,7 @@ async def test_a_producer_is_told_of_its_last_batch(tmp_path: Path) -> None:
         assert await read_all(client, TOPIC) == wanted
 
 
-async def test_a_restart_keeps_what_was_not_read(tmp_path: Path) -> None:
+async def test_a_restart_keeps_producers_that_were_not_read(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await lose_last_batch(running, client)
         for _ in range(2):

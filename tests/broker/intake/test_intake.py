@@ -180,7 +180,7 @@ def part_of(session: ProducerSession, sequence: int, count: int = 1) -> bytes:
     )
 
 
-async def test_a_repeat_of_what_is_on_its_way_is_acknowledged_with_it_and_not_before() -> None:
+async def test_a_repeat_of_a_batch_in_flight_is_acknowledged_with_it_and_not_before() -> None:
     """By the same connection or by the next one of its session; no answer is sent before the batch is durable."""
     world = World()
     first = await world.attached("p")
@@ -220,7 +220,7 @@ async def test_the_sender_of_a_stalled_batch_is_notified_again_for_each_retry() 
     assert (sender.in_flight, world.arrived) == (0, [0])
 
 
-async def test_what_fails_is_neither_shown_nor_acknowledged() -> None:
+async def test_a_failed_batch_is_neither_shown_nor_acknowledged() -> None:
     world = World()
     sender = await world.attached("p")
     world.take(sender, "a", 0)
@@ -272,7 +272,7 @@ async def test_a_topic_that_keeps_nothing_answers_at_once() -> None:
     assert world.intake.try_admit(10**12)
 
 
-async def test_a_session_is_open_when_it_is_durable_and_what_it_counts_on_has_settled() -> None:
+async def test_a_session_is_open_when_it_and_the_batches_before_it_are_durable() -> None:
     world = World()
     old = await world.attached("p")
     world.take(old, "a", 0, 5)
@@ -298,7 +298,7 @@ async def test_a_session_is_open_when_it_is_durable_and_what_it_counts_on_has_se
         world.take(old, "late", 5)
 
 
-async def test_a_session_waits_for_what_its_predecessor_has_in_flight() -> None:
+async def test_a_session_waits_for_the_batches_in_flight_of_its_predecessor() -> None:
     world = World()
     old = await world.attached("p")
     sessions: list[ProducerSession] = []
@@ -538,7 +538,7 @@ async def test_a_rate_admits_no_batch_that_has_not_waited(autojump_clock: trio.t
     assert world.journal.admitted == [5, 6, 7]
 
 
-async def test_waiting_for_what_is_on_its_way_is_not_waiting_for_what_comes_later() -> None:
+async def test_waiting_for_batches_in_flight_does_not_wait_for_later_ones() -> None:
     world = World()
     sender = await world.attached("p")
     world.take(sender, "a", 0)
@@ -561,7 +561,7 @@ async def test_waiting_for_what_is_on_its_way_is_not_waiting_for_what_comes_late
         nursery.cancel_scope.cancel()
 
 
-async def test_a_session_that_is_resumed_does_not_wait_for_what_it_has_in_flight() -> None:
+async def test_a_resumed_session_does_not_wait_for_its_batches_in_flight() -> None:
     """Its repeats settle with the first copies, so nothing about it is still open."""
     world = World(Durability.REMOTE)
     sender = await world.attached("p")

@@ -89,7 +89,7 @@ async def test_a_stalled_batch_is_sent_again_as_it_is(autojump_clock: trio.testi
     ]
 
 
-async def test_what_no_repetition_helps_is_raised() -> None:
+async def test_errors_that_no_repetition_helps_are_raised() -> None:
     intake, problems = ScriptedIntake(ProducerFencedError("another session")), []
     with producing(intake, problems) as producer, pytest.raises(ProducerFencedError):
         await producer.publish([Record(b"a")], 5)

@@ -339,7 +339,7 @@ async def test_a_client_survives_restarts_without_loss_or_repeats(tmp_path: Path
 
 
 @pytest.mark.parametrize("durability", ["os", "disk"])
-async def test_a_drain_settles_what_was_taken_before_it_closes_the_call(tmp_path: Path, durability: str) -> None:
+async def test_a_drain_settles_accepted_batches_before_it_closes_the_call(tmp_path: Path, durability: str) -> None:
     async with running_broker(tmp_path, sync_delay_ms=100, durability=durability) as running:
         async with running.channel() as channel, raw_producer(channel, TOPIC, "p") as producer:
             for sequence in range(20):

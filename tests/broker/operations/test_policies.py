@@ -130,7 +130,7 @@ async def test_nearer_levels_win_and_can_be_taken_away(tmp_path: Path) -> None:
         assert await counts() == (1, "broker")
 
 
-async def test_a_change_names_what_it_changes_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_change_leaves_other_policies_alone(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.admin.create_namespace("shop")
         await client.admin.create_topic(TOPIC, retention=Retention(max_bytes=10**6))
@@ -146,7 +146,7 @@ async def test_a_change_names_what_it_changes_and_nothing_else(tmp_path: Path) -
         assert (await client.admin.describe_topic(TOPIC)).retention == Retention(max_age_s=5)
 
 
-async def test_what_a_topic_says_of_retention_goes_before_its_namespace(tmp_path: Path) -> None:
+async def test_the_retention_of_a_topic_takes_precedence_over_its_namespace(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.admin.create_namespace("shop")
         await client.admin.change_policies("shop", retention=Retention(max_bytes=5))
@@ -192,7 +192,7 @@ async def test_partitions_have_the_policies_of_their_topic(tmp_path: Path) -> No
         assert running.topic("/default/p-part-2").policies.values.max_producers == 2
 
 
-async def test_a_topic_that_comes_later_has_what_its_namespace_says(tmp_path: Path) -> None:
+async def test_a_topic_created_later_has_the_policies_of_its_namespace(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.admin.change_policies("default", max_producers=1)
         async with running.channel() as channel, raw_producer(channel, "/default/new", "a"):
@@ -215,7 +215,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+async def test_invalid_changes_are_refused_and_change_nothing(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.admin.create_namespace("shop")
         await client.admin.create_topic(TOPIC)

@@ -103,7 +103,7 @@ async def test_a_query_goes_on_when_its_parts_are_merged(tmp_path: Path) -> None
             assert payloads(await in_thread(read_directly, found)) == sent
 
 
-async def test_the_bucket_tells_what_the_broker_tells(tmp_path: Path) -> None:
+async def test_the_bucket_and_the_broker_report_the_same_parts(tmp_path: Path) -> None:
     url = f"disk://{tmp_path}/bucket"
     async with running_broker(tmp_path / "data", storage=url) as running, running.client() as client:
         await client.admin.create_topic("/default/p", partitions=2)

@@ -299,7 +299,7 @@ async def test_parts_of_a_range(tmp_path: Path) -> None:
             await client.logs.parts("/default/missing")
 
 
-async def test_parts_come_in_pages_and_what_retention_took_is_not_among_them(tmp_path: Path) -> None:
+async def test_parts_are_listed_in_pages_without_expired_ones(tmp_path: Path) -> None:
     url, _ = bucket()
     limits = {"max_log_parts": 2}
     async with running_broker(tmp_path, storage=url, limits=limits) as running, running.client() as client:
@@ -440,7 +440,7 @@ async def test_it_stops_at_the_end_and_leaves_no_reader_behind(tmp_path: Path) -
             assert reader.machine.position == 40  # no further, though there is more
 
 
-async def test_what_is_gone_shows_as_a_gap(tmp_path: Path) -> None:
+async def test_expired_messages_show_as_a_gap(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         await seal_in_pieces(client, T, 3)

@@ -79,7 +79,7 @@ async def test_unload_disconnects_and_seals(tmp_path: Path) -> None:
                     pass
 
 
-async def test_what_cannot_be_sealed_says_why(tmp_path: Path) -> None:
+async def test_refusals_to_seal_say_why(tmp_path: Path) -> None:
     async with running_broker(tmp_path, storage="memory://") as running, running.client() as client:
         await client.admin.create_topic("/default/t")
         await client.admin.create_topic("/default/none", durability="none")
@@ -122,7 +122,7 @@ async def test_a_topic_goes_to_the_storage_that_it_names(tmp_path: Path) -> None
         assert all(row.healthy and row.durable and row.conditional_put for row in status.storages)
 
 
-async def test_retention_says_what_would_go_and_takes_it(tmp_path: Path) -> None:
+async def test_retention_reports_the_parts_that_would_expire_and_removes_them(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         for piece in range(4):
@@ -177,7 +177,7 @@ async def test_retention_by_acknowledgement_in_a_partitioned_topic(tmp_path: Pat
         assert (await client.admin.describe_topic("/default/p")).start_offset == 10
 
 
-async def test_check_finds_what_is_missing_and_damaged(tmp_path: Path) -> None:
+async def test_check_finds_missing_and_damaged_objects(tmp_path: Path) -> None:
     url, space = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         for piece in range(3):

@@ -64,7 +64,7 @@ def refused(directory: Path) -> tuple[int, int, set[int]]:
 
 
 @pytest.mark.parametrize("descriptors", [1, 2, 16, 100, 1024, 4096, 11_000])
-def test_what_connections_leave(descriptors: int) -> None:
+def test_connections_leave_descriptors_for_other_uses(descriptors: int) -> None:
     most = most_connections(descriptors)
     assert most >= 1
     admin = max(1, most // 16)

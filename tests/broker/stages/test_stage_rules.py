@@ -333,7 +333,7 @@ async def come_to_rest() -> None:
 # --- A decision is carried out, whatever comes between ---
 
 
-async def test_what_is_decided_is_finished_before_the_next_batch_is_decided() -> None:
+async def test_a_committed_batch_is_applied_before_the_next_one_is_committed() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]
         first, second = await world.staged(0, b"1", b"2"), await world.staged(1, b"3")
@@ -438,7 +438,7 @@ async def test_an_abort_of_a_batch_in_doubt_finds_out_first() -> None:
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])
-async def test_the_next_life_finishes_what_was_decided(in_doubt: bool) -> None:
+async def test_the_next_life_applies_committed_batches(in_doubt: bool) -> None:
     async with world_of() as world:
         a, b = world.topics["/default/a"], world.topics["/default/b"]
         won = [await world.staged(3, b"1"), await world.staged(3, b"2", topic="/default/b")]
@@ -561,7 +561,7 @@ async def test_a_commit_answers_when_all_of_it_is_durable() -> None:
         assert world.stages.held_producers == frozenset()
 
 
-async def test_what_is_on_its_way_is_bounded() -> None:
+async def test_batches_in_flight_are_bounded() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]
         a.max_message_bytes = 8 * MIB
@@ -578,7 +578,7 @@ async def test_what_is_on_its_way_is_bounded() -> None:
         assert found[0].offsets == {"/default/a": (0, 4)}
 
 
-async def test_a_commit_that_was_cut_short_appends_what_is_missing() -> None:
+async def test_a_commit_that_was_cut_short_appends_the_missing_batches() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]
         a.end_offset = 50
@@ -632,7 +632,7 @@ async def test_a_batch_that_fails_on_its_way_is_appended_again() -> None:
         assert (await world.commit(0)).offsets == {"/default/a": (0, 1)}, "its repeat is recognised"
 
 
-async def test_a_share_that_failed_does_not_wait_for_what_else_is_on_its_way() -> None:
+async def test_a_failed_share_does_not_wait_for_other_batches_in_flight() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]
         staged = await world.staged(0, b"1", b"2", alone=True)
@@ -843,7 +843,7 @@ async def test_stages_of_other_batches_states_and_producers_are_refused_by_name(
         assert (await world.commit(1, good)).committed
 
 
-async def test_an_abort_drops_what_it_names_and_nothing_else() -> None:
+async def test_an_abort_drops_only_the_stages_that_it_names() -> None:
     async with world_of() as world:
         one, two, three = [await world.staged(5, row) for row in (b"1", b"2", b"3")]
         later, foreign = await world.staged(6, b"4"), await world.staged(5, b"5", producer="other")
@@ -872,7 +872,7 @@ async def test_a_task_that_still_stages_is_told_of_the_abort() -> None:
         assert await world.states() == {}
 
 
-async def test_a_commit_drops_what_it_does_not_name_and_what_is_older() -> None:
+async def test_a_commit_drops_older_stages_and_those_that_it_does_not_name() -> None:
     async with world_of() as world:
         old, loser, won = await world.staged(4, b"1"), await world.staged(5, b"2"), await world.staged(5, b"3")
         later, foreign = await world.staged(6, b"4"), await world.staged(4, b"5", producer="other")
@@ -887,7 +887,7 @@ async def test_a_commit_drops_what_it_does_not_name_and_what_is_older() -> None:
         assert {old, loser, won}.isdisjoint(await world.states())
 
 
-async def test_the_files_of_what_was_dropped_go_and_count_until_then() -> None:
+async def test_files_of_dropped_stages_count_until_they_are_removed() -> None:
     async with world_of() as world:
         await world.staged(0, b"1" * 100)
         listed = await world.stages.list(stage_api.ListStages(), CONTEXT)
@@ -923,7 +923,7 @@ async def test_a_file_that_cannot_be_removed_is_tried_again(caplog: pytest.LogCa
         assert len(caplog.records) == 1
 
 
-async def test_files_that_are_not_what_their_names_and_ends_say_are_removed_by_the_next_life() -> None:
+async def test_files_that_contradict_their_names_or_ends_are_removed_by_the_next_life() -> None:
     async with world_of() as world:
         kept = await world.staged(0, b"1", b"2")
         for what in ("another name", "too long", "no head", "no end"):
@@ -1061,7 +1061,7 @@ async def test_a_batch_that_was_committed_needs_nothing_more() -> None:
         ([opening(0), part(b"x" * (MIB + 200))], "the limit"),
     ],
 )
-async def test_what_breaks_the_rules_leaves_nothing(requests: Sequence[Any], said: str) -> None:
+async def test_streams_that_break_the_rules_leave_no_stage(requests: Sequence[Any], said: str) -> None:
     async with world_of() as world:
         stream = FakeStream()
         stream.say(*requests)
@@ -1071,7 +1071,7 @@ async def test_what_breaks_the_rules_leaves_nothing(requests: Sequence[Any], sai
         assert await world.states() == {}
 
 
-async def test_what_lies_at_the_bounds_is_taken() -> None:
+async def test_values_at_the_bounds_are_accepted() -> None:
     async with world_of() as world:
         staged = await world.staged(2**63 - 1, b"1", attempt="x" * 255)
         assert (await world.commit(0)).committed

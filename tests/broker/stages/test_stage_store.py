@@ -108,7 +108,7 @@ async def test_the_chain_knows_the_order_of_the_parts() -> None:
     assert stage.end.chain == chain_part(chain_part(0, one[0]), two[0])
 
 
-async def test_parts_larger_than_what_is_read_at_once() -> None:
+async def test_parts_larger_than_one_read() -> None:
     store = StageStore(SimulatedDisk(Random(1), growing=True), Limits())
     parts = [part(bytes([number]) * (5 * MIB if number % 3 == 1 else 900_000)) for number in range(8)]
     stage = await staged(store, *parts)
@@ -118,9 +118,7 @@ async def test_parts_larger_than_what_is_read_at_once() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), power_loss=st.booleans(), finish=st.booleans(), sizes=st.lists(st.integers(1, 3000)))
-def test_a_crash_keeps_what_was_finished_and_nothing_else(
-    seed: int, power_loss: bool, finish: bool, sizes: list[int]
-) -> None:
+def test_a_crash_keeps_finished_stages_only(seed: int, power_loss: bool, finish: bool, sizes: list[int]) -> None:
     async def main() -> None:
         disk = SimulatedDisk(Random(seed), growing=True, write_delay_s=0, sync_delay_s=0, read_delay_s=0)
         store = StageStore(disk, Limits())

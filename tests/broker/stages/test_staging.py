@@ -172,7 +172,7 @@ async def test_it_survives_restarts_staged_and_committed(tmp_path: Path) -> None
             assert await read_all(client, TOPIC) == rows("a", 5) + rows("b", 5)
 
 
-async def test_the_abort_of_a_write_takes_what_its_tasks_stage_afterwards(tmp_path: Path) -> None:
+async def test_the_abort_of_a_write_drops_stages_that_its_tasks_add_afterwards(tmp_path: Path) -> None:
     """A job has failed, and tasks of it are still at work: one that writes, one that has not begun."""
     async with running_broker(tmp_path) as broker, broker.client() as client:
         await client.admin.create_topic(TOPIC)
@@ -378,7 +378,7 @@ async def test_a_topic_that_was_deleted_takes_its_stage_along(tmp_path: Path) ->
         assert (await client.stages.commit("job", 0, stages[1:])).committed
 
 
-async def test_what_cannot_be_staged(tmp_path: Path) -> None:
+async def test_invalid_stages_are_refused(tmp_path: Path) -> None:
     limits = {"max_message_bytes": 100 * KIB}
     async with running_broker(tmp_path, limits=limits) as broker, broker.client() as client:
         await client.admin.create_topic(TOPIC)
@@ -450,7 +450,7 @@ async def test_a_peer_that_says_nonsense_leaves_nothing(tmp_path: Path, requests
         await wait_until(lambda: nothing_staged(client))
 
 
-async def test_limits_of_what_is_staged(tmp_path: Path) -> None:
+async def test_limits_of_stages(tmp_path: Path) -> None:
     limits = {"max_stages": 2, "max_staged_bytes": 200 * KIB, "max_stage_producers": 1}
     async with (
         running_broker(tmp_path, limits=limits) as broker,

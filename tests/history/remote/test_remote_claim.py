@@ -183,7 +183,7 @@ async def test_former_epochs_are_read_to_their_ends_and_fenced() -> None:
     assert fence_of(b, 5, 1) == (CommitKind.FENCE, 6)
 
 
-async def test_what_lies_behind_a_gap_was_never_acknowledged_and_goes() -> None:
+async def test_commits_behind_a_gap_were_never_acknowledged_and_are_removed() -> None:
     b = Bucket()
     b.begin(1)
     b.put(1, 2, CommitKind.ENTRIES, offsets=(0,))
@@ -206,7 +206,7 @@ async def test_a_commit_that_is_missing_and_had_settled_is_lost() -> None:
     assert (1, 4) in b.positions()
 
 
-async def test_what_lies_farthest_behind_a_gap_knows_most() -> None:
+async def test_the_last_commit_behind_a_gap_proves_that_a_settled_one_is_missing() -> None:
     b = Bucket()
     b.begin(1)
     for sequence, settled in ((3, 2), (4, 2), (5, 2), (6, 3)):
@@ -251,7 +251,7 @@ class Broker:
         return ""
 
 
-async def test_a_journal_goes_on_with_what_a_claim_has_found() -> None:
+async def test_a_journal_continues_from_the_state_that_a_claim_has_found() -> None:
     b = Bucket()
     b.begin(1)
     b.put(1, 2, CommitKind.ENTRIES, offsets=(0,))
@@ -373,7 +373,7 @@ async def test_an_object_under_the_key_of_a_commit_that_is_none_is_refused() -> 
         await b.claim(2)
 
 
-async def test_a_commit_that_does_not_say_what_it_is_is_refused() -> None:
+async def test_a_commit_without_a_valid_head_is_refused() -> None:
     b = Bucket()
     b.begin(1)
     for entries in ([], [ControlEntry(EntryType.CURSOR, 1, b"x")]):

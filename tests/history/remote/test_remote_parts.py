@@ -195,7 +195,7 @@ def test_the_next_commit_waits_for_more_the_more_are_on_their_way() -> None:
 # --- Deletion ---
 
 
-def test_what_a_snapshot_supersedes_goes_when_a_later_commit_names_it() -> None:
+def test_superseded_commits_are_removed_when_a_later_commit_names_the_snapshot() -> None:
     def at(sequence: int) -> Position:
         return Position(2, sequence)
 
