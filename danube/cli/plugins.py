@@ -73,30 +73,38 @@ def _installed() -> list[dict[str, Any]]:
 
 
 def _missing() -> list[dict[str, Any]]:
-    from danube.storage import KNOWN_PACKAGES, install_command
+    from danube import metadata, storage
 
-    present = {plugin.scheme for kind, plugin in _found() if kind == "storage"}
+    present = {(kind, plugin.scheme) for kind, plugin in _found()}
+    known = [("storage", storage.KNOWN_PACKAGES, storage.install_command)]
+    known += [("metadata", metadata.KNOWN_PACKAGES, metadata.install_command)]
     return [
         {
-            "kind": "storage",
+            "kind": kind,
             "scheme": scheme,
             "installed": False,
             "built_in": False,
             "package": package,
             "version": None,
-            "summary": f"not installed: {install_command(scheme)}",
-            "install": install_command(scheme),
+            "summary": f"not installed: {command(scheme)}",
+            "install": command(scheme),
         }
-        for scheme, package in KNOWN_PACKAGES.items()
-        if scheme not in present
+        for kind, packages, command in known
+        for scheme, package in packages.items()
+        if (kind, scheme) not in present
     ]
 
 
 def _options(scheme: str) -> list[dict[str, Any]]:
+    from danube import metadata
     from danube.model.errors import ConfigurationError
     from danube.storage import ALIASES, load_plugin
 
     found = [(kind, plugin.target) for kind, plugin in _found() if plugin.scheme == ALIASES.get(scheme, scheme)]
+    if not found and scheme in metadata.KNOWN_PACKAGES:
+        raise ConfigurationError(
+            f"the metadata engine {scheme!r} is not installed; to add it: {metadata.install_command(scheme)}"
+        )
     if not found:
         # Either fsspec with a protocol, or the error that says what to install.
         return _options_of("storage", load_plugin(scheme).config)

@@ -2,7 +2,8 @@
 
 :class:`MetadataStore` is the contract used by the rest of the broker; its module explains its
 design. :func:`open_store` opens the engine of a URL: ``memory://``, ``embedded://``, or one provided by a
-plugin. :class:`Table` mirrors the records below a prefix in memory, and :class:`TableWriter` changes them.
+plugin; :func:`require_role` refuses one that lacks a guarantee. :class:`Table` mirrors the records below a prefix in
+memory, and :class:`TableWriter` changes them.
 """
 
 from __future__ import annotations
@@ -26,17 +27,22 @@ from danube.metadata._keys import covers, validate_key, validate_prefix
 from danube.metadata._mirror import RowChange
 from danube.metadata._observed import ObservedStore
 from danube.metadata._plugins import (
+    KNOWN_PACKAGES,
     InstalledPlugin,
     MetadataPlugin,
     Surroundings,
+    install_command,
     installed_plugins,
     open_store,
 )
+from danube.metadata._requests import RequestChecks, conflict, lease_ended
+from danube.metadata._roles import Role, require_role
 from danube.metadata.embedded import EmbeddedStore
 from danube.metadata.memory import MemoryStore
 from danube.metadata.table import Change, Table, TableWriter, decode_record
 
 __all__ = [
+    "KNOWN_PACKAGES",
     "Capabilities",
     "Change",
     "Condition",
@@ -54,16 +60,22 @@ __all__ = [
     "ObservedStore",
     "Put",
     "PutEvent",
+    "RequestChecks",
+    "Role",
     "RowChange",
     "Surroundings",
     "Table",
     "TableWriter",
     "TransactionResult",
     "Watch",
+    "conflict",
     "covers",
     "decode_record",
+    "install_command",
     "installed_plugins",
+    "lease_ended",
     "open_store",
+    "require_role",
     "validate_key",
     "validate_prefix",
 ]

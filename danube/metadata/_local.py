@@ -38,8 +38,9 @@ from danube.metadata._contract import (
     Watch,
 )
 from danube.metadata._keys import covers
-from danube.metadata._machine import HistoryPage, StoreMachine, lease_ended
-from danube.model.errors import ClosedError, DanubeError, FailedPreconditionError, InvalidArgumentError
+from danube.metadata._machine import HistoryPage, StoreMachine
+from danube.metadata._requests import lease_ended
+from danube.model.errors import ClosedError, DanubeError, FailedPreconditionError
 from danube.model.limits import Limits
 
 __all__ = ["Clock", "LocalStore"]
@@ -245,10 +246,7 @@ class LocalStore(MetadataStore):
     def watch(self, prefix: str, start_revision: int | None = None) -> Watch:
         """See :meth:`MetadataStore.watch`."""
         self._machine.check_prefix(prefix)
-        if start_revision is not None and start_revision < 1:
-            raise InvalidArgumentError(
-                f"a metadata watch cannot start at revision {start_revision}; the first one is 1"
-            )
+        self._machine.check_start(start_revision)
         return _LocalWatch(self, prefix, start_revision)
 
 

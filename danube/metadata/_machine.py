@@ -29,12 +29,11 @@ from danube.metadata._contract import (
     TransactionResult,
 )
 from danube.metadata._contract import Delete as DeleteOperation
-from danube.metadata._keys import covers, validate_key, validate_prefix
+from danube.metadata._keys import covers
+from danube.metadata._requests import RequestChecks, conflict, lease_ended
 from danube.model.errors import (
-    InvalidArgumentError,
     LimitExceededError,
     MetadataConflictError,
-    NotFoundError,
     WatchCompactedError,
 )
 from danube.model.limits import KIB, Limits
@@ -46,7 +45,6 @@ __all__ = [
     "HistoryPage",
     "Rows",
     "StoreMachine",
-    "lease_ended",
 ]
 
 HISTORY_PAGE_REVISIONS = 256
@@ -124,79 +122,20 @@ class HistoryPage(msgspec.Struct, frozen=True):
     """Last revision that was read; nothing up to it is missing in ``batches``."""
 
 
-class StoreMachine:
+class StoreMachine(RequestChecks):
     """A metadata store without concurrency, durability and time."""
 
-    __slots__ = ("_limits", "effects", "table")
+    __slots__ = ("effects", "table")
 
     def __init__(self, table: Rows, limits: Limits) -> None:
+        super().__init__(limits)
         self.table = table
         self.effects = Effects()
-        self._limits = limits
 
     def take_effects(self) -> Effects:
         """Return the effects since the last call."""
         taken, self.effects = self.effects, Effects()
         return taken
-
-    # Checks without the table: a caller makes them before queueing a change.
-
-    def check_key(self, key: str) -> str:
-        """Raise :class:`InvalidArgumentError` unless ``key`` is valid."""
-        return validate_key(key, self._limits.metadata_max_key_bytes)
-
-    def check_prefix(self, prefix: str) -> str:
-        """Raise :class:`InvalidArgumentError` unless ``prefix`` is valid."""
-        return validate_prefix(prefix, self._limits.metadata_max_key_bytes)
-
-    def check_ttl(self, ttl_s: float) -> float:
-        """Raise :class:`InvalidArgumentError` unless this time to live is allowed."""
-        longest = self._limits.metadata_max_lease_s
-        if not 0 < ttl_s <= longest:
-            raise InvalidArgumentError(
-                f"a metadata lease of {ttl_s} s is invalid: it must be more than 0 and at most"
-                f" metadata_max_lease_s = {longest} s"
-            )
-        return ttl_s
-
-    def check_transaction(self, conditions: Sequence[Condition], operations: Sequence[Put | DeleteOperation]) -> None:
-        """Raise :class:`InvalidArgumentError` unless the transaction is well-formed and within the limits."""
-        limits = self._limits
-        total = 0
-        for what, parts in (("conditions", conditions), ("operations", operations)):
-            if len(parts) > limits.metadata_max_transaction_changes:
-                raise InvalidArgumentError(
-                    f"a metadata transaction with {len(parts)} {what} exceeds"
-                    f" metadata_max_transaction_changes = {limits.metadata_max_transaction_changes}; split it"
-                )
-            seen: set[str] = set()
-            for part in parts:
-                self.check_key(part.key)
-                if part.key in seen:
-                    raise InvalidArgumentError(f"metadata key {part.key!r} is named by two {what} of one transaction")
-                seen.add(part.key)
-                total += len(part.key)
-                if isinstance(part, Put):
-                    if not isinstance(part.value, bytes):
-                        raise InvalidArgumentError(
-                            f"the value of metadata key {part.key!r} is {type(part.value).__name__}; it must be bytes"
-                        )
-                    if len(part.value) > limits.metadata_max_value_bytes:
-                        raise InvalidArgumentError(
-                            f"the value of metadata key {part.key!r} has {len(part.value)} bytes; at most"
-                            f" metadata_max_value_bytes = {limits.metadata_max_value_bytes} are allowed"
-                        )
-                    total += len(part.value)
-                elif isinstance(part, Condition) and part.mod_revision < 0:
-                    raise InvalidArgumentError(
-                        f"expected revision {part.mod_revision} of metadata key {part.key!r} is negative;"
-                        " use 0 for a key that must not exist"
-                    )
-        if total > limits.metadata_max_transaction_bytes:
-            raise InvalidArgumentError(
-                f"a metadata transaction of {total} bytes exceeds metadata_max_transaction_bytes ="
-                f" {limits.metadata_max_transaction_bytes}; split it"
-            )
 
     # Reads
 
@@ -246,7 +185,7 @@ class StoreMachine:
             item = table.lookup(condition.key)
             present = item.mod_revision if item else 0
             if present != condition.mod_revision:
-                raise MetadataConflictError(_conflict(condition.key, condition.mod_revision, present))
+                raise MetadataConflictError(conflict(condition.key, condition.mod_revision, present))
         for operation in operations:
             if isinstance(operation, Put) and operation.lease is not None and not table.has_lease(operation.lease):
                 raise lease_ended(operation.lease)
@@ -276,7 +215,7 @@ class StoreMachine:
     def grant(self, ttl_s: float) -> LeaseId:
         """Create a lease."""
         table = self.table
-        if table.lease_count >= self._limits.metadata_max_leases:
+        if table.lease_count >= self.limits.metadata_max_leases:
             raise LimitExceededError(
                 f"there are {table.lease_count} metadata leases, as many as metadata_max_leases allows;"
                 " revoke some or raise the limit"
@@ -309,7 +248,7 @@ class StoreMachine:
         """Record the events under the next revision, unless there are none, and trim the history to its bounds."""
         if not events:
             return
-        table, limits = self.table, self._limits
+        table, limits = self.table, self.limits
         table.revision += 1
         batch = EventBatch(table.revision, tuple(events))
         table.record(batch)
@@ -319,15 +258,3 @@ class StoreMachine:
         ):
             # Trim an eighth at a time: this costs little per change, and the bound holds after every change.
             table.forget(table.compacted + max(1, kept // 8))
-
-
-def lease_ended(lease: LeaseId) -> NotFoundError:
-    """Return the error for a lease that is not active."""
-    return NotFoundError(f"metadata lease {lease} has ended or never existed; grant a new one and put its keys again")
-
-
-def _conflict(key: str, expected: int, present: int) -> str:
-    if expected == 0:
-        return f"metadata key {key!r} exists already (revision {present}); read it and try again"
-    found = f"it is at {present}" if present else "it does not exist"
-    return f"metadata key {key!r} was expected at revision {expected}, but {found}; read it and try again"

@@ -14,6 +14,7 @@ configuration file's table; together they are validated by the plugin's config S
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -30,7 +31,16 @@ from danube.metadata._local import Clock
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
 
-__all__ = ["GROUP", "InstalledPlugin", "MetadataPlugin", "Surroundings", "installed_plugins", "open_store"]
+__all__ = [
+    "GROUP",
+    "KNOWN_PACKAGES",
+    "InstalledPlugin",
+    "MetadataPlugin",
+    "Surroundings",
+    "install_command",
+    "installed_plugins",
+    "open_store",
+]
 
 GROUP = "danube.metadata"
 """Entry-point group of metadata engines."""
@@ -39,6 +49,14 @@ _BUILT_IN = (
     EntryPoint("memory", "danube.metadata.memory:MemoryPlugin", GROUP),
     EntryPoint("embedded", "danube.metadata.embedded:EmbeddedPlugin", GROUP),
 )
+
+KNOWN_PACKAGES = {"etcd": "danube-metadata-etcd"}
+"""Schemes with a known package, and its name for ``pip install``."""
+
+
+def install_command(scheme: str) -> str:
+    """Return the command that installs the plugin of a scheme; derived by the naming rule if the scheme is unknown."""
+    return f"pip install {KNOWN_PACKAGES.get(scheme, f'danube-metadata-{scheme}')}"
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +84,9 @@ class MetadataPlugin(ABC, Generic[Config]):
     summary: ClassVar[str]
     """Half a line for ``danube plugins``."""
     config: ClassVar[type[msgspec.Struct]]
-    """The engine's options; unknown ones should be forbidden."""
+    """The engine's options. Their docstrings are shown by ``danube plugins --options``."""
+    secrets: ClassVar[frozenset[str]] = frozenset()
+    """Options that a URL must not contain: it is shown in logs and in lists of processes."""
 
     @abstractmethod
     def open(self, config: Config, surroundings: Surroundings) -> AbstractAsyncContextManager[MetadataStore]:
@@ -113,19 +133,17 @@ async def open_store(
 
     ``memory://`` and ``embedded://`` (in the data directory) or ``embedded:///a/directory`` are built in. ``options``
     are options of the engine from a configuration file; options in the URL's query take precedence. Raises
-    :class:`ConfigurationError` for an invalid URL, scheme or option, and the engine's errors if it cannot be
-    opened.
+    :class:`ConfigurationError` for an invalid URL, scheme or option (without the option's value), and the engine's
+    errors if it cannot be opened.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError(f"the metadata URL is not valid: {error}") from None
     if not parts.scheme or "://" not in url:
         raise ConfigurationError(f"metadata URL {url!r} is not valid: write scheme://..., for example embedded://")
     plugin = _load(parts.scheme)
-    given = dict(options or {}) | dict(parse_qsl(parts.query, keep_blank_values=True))
-    try:
-        # Not strict: values from a query are strings.
-        config = msgspec.convert(given, plugin.config, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"options of the metadata engine {parts.scheme!r} are wrong: {error}") from error
+    config = _configure(plugin, parts.scheme, options or {}, dict(parse_qsl(parts.query, keep_blank_values=True)))
     surroundings = Surroundings(
         scheme=parts.scheme,
         location=parts.netloc,
@@ -136,6 +154,28 @@ async def open_store(
     )
     async with plugin.open(config, surroundings) as store:
         yield store
+
+
+def _configure(
+    plugin: MetadataPlugin[Any], scheme: str, options: Mapping[str, Any], query: Mapping[str, str]
+) -> msgspec.Struct:
+    known = [field.encode_name for field in msgspec.structs.fields(plugin.config)]
+    given = {**options, **query}
+    for option in given:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'none'}"
+            raise ConfigurationError(f"the metadata engine {scheme!r} has no option {option!r}; {remedy}")
+        if option in plugin.secrets and option in query:
+            raise ConfigurationError(
+                f"the option {option!r} of the metadata engine {scheme!r} is a secret and must not be in the URL, which"
+                f" is shown in logs: set it in the configuration file, [metadata] options = {{ {option} = ... }}"
+            )
+    try:
+        # Not strict: values from a query are strings. The message names the option and the type, never the value.
+        return msgspec.convert(given, plugin.config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"options of the metadata engine {scheme!r} are wrong: {error}") from None
 
 
 def _entries() -> dict[str, EntryPoint]:
@@ -150,7 +190,7 @@ def _load(scheme: str) -> MetadataPlugin[Any]:
     if entry is None:
         raise ConfigurationError(
             f"there is no metadata engine for {scheme!r}; installed: {', '.join(sorted(entries))};"
-            f" to add one: pip install danube-metadata-{scheme}"
+            f" to add one: {install_command(scheme)}"
         )
     try:
         plugin = entry.load()()

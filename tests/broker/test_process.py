@@ -135,6 +135,29 @@ def test_bad_configuration_is_one_line_and_exit_code_65(tmp_path: Path) -> None:
     assert "danube.toml: unknown setting 'listn'; did you mean 'listen'?" in done.stderr
 
 
+def test_an_engine_that_lacks_a_guarantee_is_exit_code_78(tmp_path: Path) -> None:
+    """Its reason is said, and the journal is not touched."""
+    (tmp_path / "toy.py").write_text(
+        "from danube.metadata import Capabilities, MemoryStore\n"
+        "from danube.metadata.memory import MemoryPlugin\n"
+        "class Store(MemoryStore):\n"
+        "    capabilities = Capabilities(durable=True, linearizable=False, watch_replay=True, leases=True)\n"
+        "class Plugin(MemoryPlugin):\n"
+        "    def open(self, config, surroundings):\n"
+        "        return Store()\n"
+    )
+    package = tmp_path / "toy-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[danube.metadata]\ntoy = toy:Plugin\n")
+    (tmp_path / "danube.toml").write_text('[metadata]\nurl = "toy"\n')
+    done = serve("--config", "danube.toml", "--listen", "127.0.0.1:0", cwd=tmp_path)
+    assert done.returncode == 78, done.stderr
+    assert "error: the metadata engine 'toy' cannot be used by one broker: it is not linearizable" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "danube-data").glob("journal-*"))
+
+
 async def test_flushed_acks_are_exact_after_kill_9(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *SMALL_FILES) as broker, trio.fail_after(40):
         async with danube.connect(broker.url) as client, client.producer(TOPIC) as producer:

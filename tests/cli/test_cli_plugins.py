@@ -78,6 +78,8 @@ def test_the_list():
     assert rows["storage", "s3"]["installed"] is False
     assert rows["storage", "s3"]["install"] == "pip install danube-storage-s3"
     assert rows["storage", "s3+obstore"]["install"] == "pip install 'danube-storage-s3[obstore]'"
+    assert rows["metadata", "etcd"]["install"] == "pip install danube-metadata-etcd"
+    assert {scheme for kind, scheme in rows if kind == "metadata"} == {"memory", "embedded", "etcd"}
     assert {scheme for kind, scheme in rows if kind == "storage"} == {
         "memory", "disk", "fsspec", "toy", "broken", "s3", "s3+obstore", "gcs", "azure", "redis", "rediss", "remote",
     }  # fmt: skip
@@ -114,6 +116,7 @@ def test_options_with_defaults_and_descriptions():
     [
         ("s3", "error: there is no storage backend for 's3'.*pip install danube-storage-s3"),
         ("gs", "pip install danube-storage-gcs"),
+        ("etcd", "error: the metadata engine 'etcd' is not installed; to add it: pip install danube-metadata-etcd"),
         ("broken", "error: the storage plugin 'broken' .* cannot be loaded"),
     ],
 )

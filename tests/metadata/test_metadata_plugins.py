@@ -29,10 +29,11 @@ async def test_built_in_engines_by_url():
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("etcd://host:2379", "for 'etcd'; installed: embedded, memory.*pip install danube-metadata-etcd"),
+        ("zookeeper://host", "for 'zookeeper'; installed: embedded,.*memory.*pip install danube-metadata-zookeeper"),
         ("memory", "write scheme://"),
         ("://x", "write scheme://"),
-        ("memory://?speed=9", "options of the metadata engine 'memory' are wrong.*speed"),
+        ("memory://?speed=9", "the metadata engine 'memory' has no option 'speed'; it has: none"),
+        ("memory://[::1/x", "the metadata URL is not valid: Invalid IPv6 URL"),
     ],
 )
 async def test_wrong_urls(url, message):
@@ -45,9 +46,10 @@ async def test_an_installed_plugin_gets_its_options(monkeypatch):
     class Config(msgspec.Struct, forbid_unknown_fields=True):
         retries: int = 1
         zone: str = ""
+        password: str = ""
 
     class Plugin(MetadataPlugin):
-        name, summary, config = "toy", "a toy", Config
+        name, summary, config, secrets = "toy", "a toy", Config, frozenset({"password"})
 
         def open(self, config, surroundings):
             given.append((config, surroundings))
@@ -61,13 +63,25 @@ async def test_an_installed_plugin_gets_its_options(monkeypatch):
                [("toy", "Plugin"), ("broken", "Missing"), ("alien", "NotOne")]]  # fmt: skip
     monkeypatch.setattr(_plugins, "entry_points", lambda group: entries)
     url = "toy://user@host:1/some%20path?retries=5"
-    async with open_store(url, options={"retries": 3, "zone": "b"}, limits=Limits(metadata_max_leases=1)) as store:
+    options = {"retries": 3, "zone": "b", "password": "sesame"}
+    async with open_store(url, options=options, limits=Limits(metadata_max_leases=1)) as store:
         await store.grant_lease(5)
         with pytest.raises(LimitExceededError, match="metadata_max_leases"):
             await store.grant_lease(5)
     config, surroundings = given[0]
-    assert config == Config(retries=5, zone="b")
+    assert config == Config(retries=5, zone="b", password="sesame")
     assert (surroundings.location, surroundings.path) == ("user@host:1", "/some path")
+    for wrong, options, message in [
+        ("toy://?retires=5", {}, "'toy' has no option 'retires'; did you mean 'retries'?"),
+        ("toy://", {"colour": "blue"}, "'toy' has no option 'colour'; it has: retries, zone, password"),
+        ("toy://", {"retries": "sesame"}, r"options of the metadata engine 'toy' are wrong: .*at `\$.retries`"),
+        ("toy://?password=sesame", {}, r"'password' .* must not be in the URL.*\[metadata\] options = { password = "),
+    ]:
+        with pytest.raises(ConfigurationError, match=message) as refusal:
+            async with open_store(wrong, options=options):
+                pass
+        assert "sesame" not in str(refusal.value)
+    assert len(given) == 1
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         async with open_store("broken://"):
             pass

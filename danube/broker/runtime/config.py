@@ -12,6 +12,10 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     storage = "disk"                    # where sealed history goes: a backend's name or URL
     cluster = "danube"
 
+    [metadata]                          # instead of metadata = ..., for an engine with options
+    url = "etcd://10.0.0.1:2379,10.0.0.2:2379/danube"
+    options = { username = "danube", password = "..." }
+
     [storages.cold]                     # further storages, which topics may name
     url = "s3://bucket/prefix"
     options = { region = "eu-west-1" }
@@ -45,6 +49,7 @@ __all__ = [
     "DEFAULT_ADMIN_PORT",
     "DEFAULT_STORAGE",
     "BrokerConfig",
+    "MetadataConfig",
     "StorageConfig",
     "make_config",
     "parse_size",
@@ -68,6 +73,15 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Lowers ``limits.storage_max_concurrency`` for this storage."""
 
 
+class MetadataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The metadata engine: its URL, and its options."""
+
+    url: str
+    """A plugin's name, or a URL: ``etcd://host:2379/prefix`` ...; see ``danube plugins``."""
+    options: dict[str, Any] = {}
+    """Options of the engine. Options in the query of the URL take precedence; secret ones must be here."""
+
+
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a broker."""
 
@@ -88,8 +102,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Whether opening a producer creates its topic if that is missing."""
     journal_file_size: int | str = 64 * MIB
     """Size of one journal file: a number of bytes or a text such as ``64MiB``."""
-    metadata: str = "embedded"
-    """Metadata engine: a plugin's name or URL."""
+    metadata: str | MetadataConfig = "embedded"
+    """Metadata engine: a plugin's name, a URL, or a table with ``url`` and ``options``."""
     storage: str | StorageConfig = "disk"
     """Storage of sealed history, unless a topic names another storage: a backend's name, a URL, or a table."""
     storages: dict[str, StorageConfig] = {}
@@ -107,6 +121,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Policies for all topics. Values set by command or API for the broker, a namespace or a topic take precedence."""
     subscription_policy: SubscriptionPolicy = SubscriptionPolicy()
     """Policy of new subscriptions, unless their first consumer requests another one."""
+
+    @property
+    def metadata_engine(self) -> MetadataConfig:
+        """The metadata engine; its URL is complete."""
+        found = self.metadata if isinstance(self.metadata, MetadataConfig) else MetadataConfig(url=self.metadata)
+        return found if "://" in found.url else msgspec.structs.replace(found, url=f"{found.url}://")
 
     @property
     def all_storages(self) -> dict[str, StorageConfig]:
@@ -173,7 +193,11 @@ def make_config(
         settings["limits"] = limits
     _refuse_unknown(settings, BrokerConfig, where)
     _refuse_unknown(limits, Limits, f"{where}: [limits]")
-    for table, kind in (("policies", TopicPolicies), ("subscription_policy", SubscriptionPolicy)):
+    for table, kind in (
+        ("metadata", MetadataConfig),
+        ("policies", TopicPolicies),
+        ("subscription_policy", SubscriptionPolicy),
+    ):
         given = settings.get(table, {})
         if isinstance(given, dict):
             _refuse_unknown(given, kind, f"{where}: [{table}]")

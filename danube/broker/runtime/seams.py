@@ -16,7 +16,7 @@ import trio
 from danube.broker.runtime.config import BrokerConfig, StorageConfig
 from danube.broker.runtime.stage_disk import RealStageDisk, StageDisk
 from danube.log import Disk, RealDisk, with_descriptors
-from danube.metadata import MetadataStore, open_store
+from danube.metadata import MetadataStore, Role, open_store, require_role
 from danube.model.addresses import parse_address
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError
@@ -52,13 +52,18 @@ async def _open_stage_disk(config: BrokerConfig) -> AsyncIterator[StageDisk]:
     yield RealStageDisk(Path(config.data_directory) / "stages", sync_delay_s=config.sync_delay_ms / 1000)
 
 
-def _open_metadata(config: BrokerConfig) -> AbstractAsyncContextManager[MetadataStore]:
-    url = config.metadata if "://" in config.metadata else f"{config.metadata}://"
-    return _entered(
+@asynccontextmanager
+async def _open_metadata(config: BrokerConfig) -> AsyncIterator[MetadataStore]:
+    engine = config.metadata_engine
+    async with _entered(
         "the metadata",
         config,
-        lambda: open_store(url, data_directory=Path(config.data_directory), limits=config.limits),
-    )
+        lambda: open_store(
+            engine.url, data_directory=Path(config.data_directory), options=engine.options, limits=config.limits
+        ),
+    ) as store:
+        require_role(Role.ALONE, engine.url.partition(":")[0].lower(), store.capabilities)
+        yield store
 
 
 def _open_backend(

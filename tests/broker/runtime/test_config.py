@@ -53,6 +53,28 @@ def test_a_file_sets_and_options_win(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "url", "options"),
+    [
+        ("", "embedded://", {}),
+        ("metadata = 'memory'", "memory://", {}),
+        ("metadata = 'embedded:///a/b'", "embedded:///a/b", {}),
+        ("[metadata]\nurl = 'memory'", "memory://", {}),
+        (
+            "[metadata]\nurl = 'etcd://h:1,i:2/p'\noptions = { username = 'u', tls = true }",
+            "etcd://h:1,i:2/p",
+            {"username": "u", "tls": True},
+        ),
+    ],
+)
+def test_the_metadata_engine_is_a_name_a_url_or_a_table(
+    tmp_path: Path, text: str, url: str, options: dict[str, Any]
+) -> None:
+    (tmp_path / "danube.toml").write_text(text)
+    engine = load_config(str(tmp_path / "danube.toml")).metadata_engine
+    assert (engine.url, engine.options) == (url, options)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("data_dir = 'x'", "unknown setting 'data_dir'; did you mean 'data_directory'?"),
@@ -67,6 +89,9 @@ def test_a_file_sets_and_options_win(tmp_path: Path) -> None:
         ("journal_file_size = '1MiB'", "journal_file_size = 1048576 must exceed limits.max_batch_bytes"),
         ("journal_file_size = 'big'", "'big' is not a size"),
         ("limits = 3", "[limits] must be a table"),
+        ("metadata = 3", "metadata"),
+        ("[metadata]\noption = {}", "[metadata]: unknown setting 'option'; did you mean 'options'?"),
+        ("[metadata]\noptions = {}", "url"),
         ("[limits]\nmax_lease_s = 0", "limits.max_lease_s = 0.0 must be greater than 0"),
         ("[limits]\nmax_lease_s = nan", "limits.max_lease_s = nan must be greater than 0 and finite"),
         ("[limits]\nmax_lease_s = inf", "limits.max_lease_s = inf must be greater than 0 and finite"),

@@ -1,0 +1,47 @@
+"""Which engines a broker refuses, by what they guarantee."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from msgspec.structs import asdict
+
+from danube.metadata import Capabilities, Role, require_role
+from danube.model.errors import FailedPreconditionError, exit_code
+
+ALL = [
+    Capabilities(durable=durable, linearizable=linearizable, watch_replay=replay, leases=leases)
+    for durable, linearizable, replay, leases in itertools.product((True, False), repeat=4)
+]
+
+
+def refusal(role, scheme, capabilities):
+    try:
+        require_role(role, scheme, capabilities)
+    except FailedPreconditionError as error:
+        assert exit_code(error) == 78
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "capabilities", ALL, ids=lambda found: "".join("ny"[value] for value in asdict(found).values())
+)
+def test_a_role_is_refused_exactly_for_what_it_needs(capabilities):
+    lone = refusal(Role.ALONE, "toy", capabilities)
+    assert (lone is None) == (capabilities.durable and capabilities.linearizable)
+    cluster = refusal(Role.CLUSTER, "toy", capabilities)
+    assert (cluster is None) == (capabilities.durable and capabilities.linearizable and capabilities.leases)
+    assert refusal(Role.CLUSTER, "memory", capabilities) == (cluster and cluster.replace("'toy'", "'memory'"))
+    # A broker may keep its metadata in memory alone.
+    assert (refusal(Role.ALONE, "memory", capabilities) is None) == capabilities.linearizable
+
+
+def test_the_sentence_has_every_reason():
+    nothing = Capabilities(durable=False, linearizable=False, watch_replay=False, leases=False)
+    message = refusal(Role.CLUSTER, "raftos", nothing)
+    assert message.startswith("the metadata engine 'raftos' cannot be used by a cluster: it is not durable: ")
+    assert "; it is not linearizable: " in message
+    assert "; its leases do not end when their owner is dead" in message
+    assert message.endswith("Configure another engine, such as 'embedded' or 'etcd'")
