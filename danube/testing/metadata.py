@@ -6,7 +6,7 @@ A plugin's test file derives one class that opens a store; pytest (in Trio mode)
         lease_s = 2.0
 
         def open_store(self):
-            return EtcdStore("127.0.0.1:2379", prefix=self.fresh_prefix)
+            return open_store(f"etcd://127.0.0.1:2379/{self.fresh_prefix}")
 
 The tests only use the contract, wait for events instead of sleeping where they can, and clean up nothing: each test
 must begin with an empty store. Tests of capabilities that the engine declares to lack (``lacks``) are removed from the
