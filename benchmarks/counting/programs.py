@@ -114,7 +114,6 @@ async def _in_bulk(machine: Machine, counts: Sequence[int], size: int, subscript
     """One producer sends batches, and each subscription takes them."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(machine.client())
-        await client.admin.create_topic(_TOPIC, durability="disk")
         producer = await stack.enter_async_context(client.producer(_TOPIC, durability="disk"))
         consumers = []
         for number in range(subscriptions):
