@@ -88,6 +88,8 @@ class Machine:
         self.counted: list[Counted] = []
         self._start, self._stop = start, stop
         self._network = Network(_Constant(), Trace(keep=1))
+        # A small write between large ones would otherwise stay a small read for the rest of the program.
+        self._network.joins_reads = True
         self._disk = SimulatedDisk(
             _Constant(), write_delay_s=2 * _WRITE_S, sync_delay_s=2 * _SYNC_S, read_delay_s=2 * _READ_S
         )

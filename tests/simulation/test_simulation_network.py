@@ -44,6 +44,24 @@ def test_bytes_arrive_in_order_and_late() -> None:
     simulate(work)
 
 
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_read_returns_one_write_or_all_that_has_arrived(joins: bool) -> None:
+    async def work(network: Network, client: ClientStream, server: ServerStream) -> None:
+        network.joins_reads = joins
+        for piece in (b"ab", b"cd", b"ef"):
+            await client.send(piece)
+        await trio.sleep(1)
+        await client.send(b"late")
+        assert await server.receive_some(5) == (b"abcde" if joins else b"ab")
+        assert await server.receive_some(5) == (b"f" if joins else b"cd")
+        await client.aclose()
+        await trio.sleep(1)
+        rest = [await server.receive_some(100) for _ in range(2 if joins else 3)]
+        assert rest == ([b"late", b""] if joins else [b"ef", b"late", b""])
+
+    simulate(work)
+
+
 def test_a_reader_that_does_not_read_stops_its_writer() -> None:
     async def work(network: Network, client: ClientStream, server: ServerStream) -> None:
         with trio.move_on_after(10) as scope:

@@ -115,6 +115,8 @@ class Endpoint:
         if not data:
             return b""  # the end is permanent
         arrival, _ = self._arriving.popleft()
+        if self._network.joins_reads:
+            data = self._join(data, max_bytes)
         if len(data) > max_bytes or self._network.random.random() < self._network.short_reads:
             size = self._network.random.randint(1, min(len(data), max_bytes))
             if size < len(data):
@@ -124,6 +126,17 @@ class Endpoint:
         self.peer._wake_writer()
         self._network.bytes_delivered += len(data)
         return data
+
+    def _join(self, data: bytes, max_bytes: int) -> bytes:
+        """Add to arrived data what has arrived behind it, up to ``max_bytes``; the rest stays."""
+        now, size, pieces = self._clock.now, len(data), [data]
+        while size < max_bytes and self._arriving and self._arriving[0][0] <= now and self._arriving[0][1]:
+            pieces.append(self._arriving.popleft()[1])
+            size += len(pieces[-1])
+        data = b"".join(pieces)
+        if size > max_bytes:
+            self._arriving.appendleft((now, data[max_bytes:]))
+        return data[:max_bytes]
 
     def send_now(self, data: bytes) -> int:
         """Send the part that fits into the window, as a non-blocking socket does; return the number of bytes."""
@@ -322,6 +335,8 @@ class Network:
         """Whether Danube sees sockets here, which accept what fits at once; otherwise streams, as with TLS."""
         self.short_reads = 0.0
         """Probability that a read returns less than is available."""
+        self.joins_reads = False
+        """Whether a read returns all that has arrived, as from a kernel; otherwise at most the bytes of one write."""
         self.bytes_delivered = 0
         self._trace = trace
         self._hosts: dict[str, Host] = {}
