@@ -231,7 +231,7 @@ class ConnectionCore(ABC):
         self._outgoing.raw(_header(len(body), FrameType.GOAWAY) + body)
 
     def data_to_send(self, max_bytes: int = 1024 * 1024) -> bytes:
-        """Return the bytes to write next: all control frames and about ``max_bytes`` of messages. Call until empty."""
+        """Return the bytes to write next: control frames, and messages up to ``max_bytes`` in all. Call until empty."""
         if self._preface_left and self._terminated is None:
             return b""  # a server sends nothing before the peer's HTTP/2 preface has arrived
         return self._outgoing.take(max_bytes if self._terminated is None else 0)

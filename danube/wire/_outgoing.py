@@ -149,9 +149,9 @@ class Outgoing:
             self._ready.append(stream)
 
     def take(self, max_bytes: int) -> bytes:
-        """Return the next bytes for the socket: all control frames, and DATA up to about ``max_bytes``."""
+        """Return the next bytes for the socket: control frames, whole answers, and DATA up to ``max_bytes`` in all."""
         if self._ready:
-            self._pump(max_bytes)
+            self._pump(max_bytes - self.control_bytes - self._whole_bytes)
         chunks = self._chunks
         if not chunks:
             return b""
@@ -164,7 +164,7 @@ class Outgoing:
         h2 = self._h2
         ready = self._ready
         frame_limit = min(MAX_FRAME_BYTES, h2.max_outbound_frame_size)
-        while ready and budget > 0:
+        while ready and budget > FRAME_HEADER_SIZE:
             stream = ready.popleft()
             if stream.local_closed:
                 stream.ready = False
@@ -174,13 +174,13 @@ class Outgoing:
                 if room <= 0:
                     ready.appendleft(stream)
                     return
-                size = min(stream.queued, frame_limit, stream.send_window, room)
+                size = min(stream.queued, frame_limit, stream.send_window, room, budget - FRAME_HEADER_SIZE)
                 if size <= 0:
                     stream.ready = False
                     stream.blocked = True
                     continue
                 self._frame(stream, size)
-                budget -= size
+                budget -= FRAME_HEADER_SIZE + size
                 if stream.queued:
                     ready.append(stream)
                     continue

@@ -54,7 +54,9 @@ __all__ = ["MAX_READ_BYTES", "WRITE_PIECE_BYTES", "ServerConnection"]
 MIN_READ_BYTES = 16 * 1024
 MAX_READ_BYTES = 1024 * 1024
 WRITE_BYTES = 512 * 1024
-"""Maximum number of bytes assembled for one write; the part that the peer does not accept stays in memory."""
+"""Maximum number of bytes assembled for one write; the part that the peer does not accept stays in memory.
+
+A multiple of ``WRITE_PIECE_BYTES``, so that no small rest is left for a write of its own."""
 WRITE_PIECE_BYTES = 256 * 1024
 """A large write is split into pieces of this size, so that progress of a slow reader is noticed."""
 HARD_FACTOR = 4

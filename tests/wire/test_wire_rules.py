@@ -50,6 +50,7 @@ from danube.wire._events import (
 from danube.wire._grpc import encode_message, format_timeout
 from danube.wire._hpack import Repeats, literals
 from danube.wire._outgoing import MAX_FRAME_BYTES, Outgoing
+from danube.wire._server_connection import WRITE_BYTES, WRITE_PIECE_BYTES
 from danube.wire._stream import SMALL_CHUNK, WireStream
 from danube.wire.connection import GrpcConnection
 
@@ -773,12 +774,38 @@ def test_bytes_are_asked_for_in_portions_and_streams_take_turns() -> None:
     for call in calls:
         pair.client.send_message(call, bytes(300 * KIB))
     data = pair.client.data_to_send(100 * KIB)
-    assert 100 * KIB <= len(data) < 100 * KIB + MAX_FRAME_BYTES + 100
+    assert len(data) == 100 * KIB
     assert [stream_id for _, _, stream_id, _ in parse_frames(data)] == calls[:2]
     data = pair.client.data_to_send(150 * KIB)
     assert [stream_id for _, _, stream_id, _ in parse_frames(data)] == [calls[2], *calls[:2]]
     assert all(len(body) <= MAX_FRAME_BYTES for *_, body in parse_frames(data))
     assert pair.client.wants_write
+
+
+def test_a_portion_is_cut_into_writes_without_a_rest() -> None:
+    # A rest of 72 bytes would be a write of its own, which waits for the socket like one of 256 KiB.
+    limits = Limits(stream_window_bytes=4 * MIB, max_pending_bytes_per_connection=64 * MIB)
+    pair = Pair(limits)
+    call = pair.open()
+    pair.pump()
+    pair.server.send_response_headers(call, CONTENT_TYPE)
+    pair.server.send_message(call, bytes(2 * MIB))
+    assert WRITE_BYTES % WRITE_PIECE_BYTES == 0
+    for _ in range(3):  # the first with headers in front
+        assert len(pair.server.data_to_send(WRITE_BYTES)) == WRITE_BYTES
+
+
+def test_a_portion_with_no_room_for_a_frame_leaves_its_stream_for_the_next() -> None:
+    pair = Pair()
+    one, two = pair.open(), pair.open()
+    pair.pump()
+    pair.client.send_message(one, bytes(20))
+    pair.client.send_message(two, bytes(20))
+    assert [(stream_id, len(body)) for *_, stream_id, body in parse_frames(pair.client.data_to_send(34 + 9))] == [
+        (one, 25)
+    ]
+    assert [(stream_id, len(body)) for *_, stream_id, body in parse_frames(pair.client.data_to_send(10))] == [(two, 1)]
+    assert [(stream_id, len(body)) for *_, stream_id, body in parse_frames(pair.client.data_to_send(33))] == [(two, 24)]
 
 
 @pytest.mark.parametrize("waiting", [1, 2, 30])
