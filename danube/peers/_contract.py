@@ -30,20 +30,27 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     cluster: str
     """Name of the cluster."""
-    incarnation: str
-    """Identity of the cluster, drawn when it was formed; empty for a broker that belongs to none yet."""
-    broker: str
-    """Id of the broker, from its data directory."""
+    identity: str
+    """Identity of its data directory: random, and never changed."""
     life: int
-    """Number of the broker's start: 1, 2, ..."""
+    """Number of its start: 1, 2, ..."""
     address: str
     """``host:port`` at which other brokers reach it: where to send an answer."""
     level: int
     """Highest feature level that it supports."""
+    incarnation: int = 0
+    """Identity of its cluster, 64 bits; 0: it is not a member of a cluster yet."""
     required: int = 0
-    """Feature level of its cluster: brokers that support less do not join. 0 without a cluster."""
+    """Feature level of its cluster: brokers that support less do not join. 0: it is not a member."""
+    broker: int = 0
+    """Its number in the cluster (3 for ``b3``); 0: it is not a member."""
     member: int | None = None
     """Its id in the Raft group, if it has one."""
+
+    @property
+    def name(self) -> str:
+        """The broker as messages to people name it: ``broker b2 at b:6650``."""
+        return f"broker b{self.broker} at {self.address}" if self.broker else f"the broker at {self.address}"
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -133,7 +140,10 @@ class Peers(Protocol):
         ...
 
     def on_call(self, channel: str, handler: CallHandler, *, strangers: bool = False) -> None:
-        """Answer the calls of a channel; arguments as in :meth:`on_message`. Refused strangers get PERMISSION_DENIED."""
+        """Answer the calls of a channel; arguments as in :meth:`on_message`.
+
+        Calls are refused with PERMISSION_DENIED where messages are dropped.
+        """
         ...
 
     def on_lost(self, listener: Callable[[Lost], None]) -> None:
