@@ -21,6 +21,7 @@ __all__ = [
     "BrokerDrainingError",
     "CallCancelledError",
     "ClosedError",
+    "ClusterConfigurationError",
     "ConfigurationError",
     "ConnectionLostError",
     "ConsumerDisplacedError",
@@ -47,6 +48,7 @@ __all__ = [
     "NotFoundError",
     "OutOfDescriptorsError",
     "OwnerFencedError",
+    "PeerRefusedError",
     "PermissionDeniedError",
     "ProducerFencedError",
     "ProtocolError",
@@ -298,6 +300,12 @@ class OwnerFencedError(FailedPreconditionError):
     code, retryable = "owner-fenced", True
 
 
+class PeerRefusedError(FailedPreconditionError):
+    """Two brokers do not belong to the same cluster, or cannot prove it, so there is no link between them."""
+
+    code = "peer-refused"
+
+
 class SequenceGapError(FailedPreconditionError):
     """A batch does not continue its producer's sequence."""
 
@@ -494,6 +502,12 @@ class ConfigurationError(DanubeError):
     """A configuration file, option, context or plugin is invalid."""
 
     status, code = Status.INVALID_ARGUMENT, "configuration"
+
+
+class ClusterConfigurationError(ConfigurationError):
+    """The options of a broker that name its cluster, the other brokers or the cluster's secret are invalid."""
+
+    status, code = Status.FAILED_PRECONDITION, "cluster-configuration"
 
 
 class DataDirectoryError(DanubeError):

@@ -36,6 +36,7 @@ _MOST: Final[dict[str, float]] = {
     "segment_journal_ratio": 1.0,
     "segment_bytes": 48 * MIB,
     "storage_server_max_object_bytes": _LARGEST_FRAMED,
+    "max_peer_message_bytes": _LARGEST_FRAMED // 2,
 }
 """Limits with a maximum other than the two above."""
 
@@ -273,6 +274,36 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Recent metadata changes from which watches can resume."""
     metadata_history_bytes: int = 32 * MIB
     """Bytes of recent metadata changes; older ones are dropped first, the newest one is always kept."""
+
+    # Links between brokers
+    max_peers: int = 64
+    """Links to other brokers, and links of other brokers to this one."""
+    max_peer_hellos: int = 64
+    """Links of other brokers that are being opened at a time; further ones are refused."""
+    max_peer_channels: int = 32
+    """Channels of one link."""
+    max_peer_calls: int = 256
+    """Unanswered calls of one channel of a link; further ones wait."""
+    max_peer_message_bytes: int = 4 * MIB
+    """Largest message, call or answer between brokers."""
+    peer_queue_messages: int = 64
+    """Messages of one channel that wait to be sent to a broker; further ones are dropped."""
+    peer_queue_bytes: int = 4 * MIB
+    """The same in bytes; the last message may exceed it."""
+    peer_connect_timeout_s: float = 0.5
+    """Time limit of one attempt to connect to another broker, which is repeated for ever."""
+    peer_reconnect_max_s: float = 0.25
+    """Longest pause between two such attempts: at most a quarter of the shortest election time of the metadata."""
+    peer_loss_window_s: float = 0.2
+    """A broker counts as lost if its port refuses two connections within this time after its link broke."""
+    peer_keepalive_idle_s: float = 1.0
+    """Silence of a link after which a PING is sent."""
+    peer_keepalive_timeout_s: float = 3.0
+    """How long it may stay unanswered before the link is opened again."""
+    peer_refused_pause_s: float = 5.0
+    """Pause after another broker has refused a link, for instance because of its secret."""
+    peer_refusal_log_s: float = 10.0
+    """Shortest time between two lines in the log about refused links of one host."""
 
 
 def check_limits(limits: Limits) -> None:
