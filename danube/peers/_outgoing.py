@@ -131,11 +131,13 @@ class OutgoingLink:
 
     def restart(self) -> None:
         """Close the link, and open it again at once."""
+        self._up = None
         self._scope.cancel()
 
     def close(self) -> None:
         """Close the link for ever."""
         self._closed = True
+        self._up = None
         self._failure = CallRefusedError(f"the link to {self.to} was closed")
         self._notify()
         self._scope.cancel()

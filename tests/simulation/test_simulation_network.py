@@ -89,6 +89,25 @@ def test_a_cut_link_delays() -> None:
     simulate(work)
 
 
+def test_a_one_way_cut_delays_one_direction() -> None:
+    async def work(network: Network, client: ClientStream, server: ServerStream) -> None:
+        network.set_one_way_cut("a", "b", cut=True)
+        await client.send(b"late")
+        await server.send_all(b"in time")
+        assert await client.receive() == b"in time"
+        for source, target in (("a", "b"), ("b", "a")):
+            with trio.move_on_after(5) as scope:
+                await network.connect(source, target, 1)
+            assert scope.cancelled_caught, "a connection needs both directions"
+        with trio.move_on_after(5) as scope:
+            await server.receive_some()
+        assert scope.cancelled_caught
+        network.set_one_way_cut("a", "b", cut=False)
+        assert await server.receive_some() == b"late"
+
+    simulate(work)
+
+
 def test_a_reset_breaks_both_sides() -> None:
     async def work(network: Network, client: ClientStream, server: ServerStream) -> None:
         await client.send(b"lost")

@@ -3,8 +3,8 @@
 Connections are byte streams, as in TCP: nothing is lost or reordered *within* one, but bytes arrive late, in
 pieces of any size, or not at all any more. Faults of links and hosts:
 
-* **cut**: nothing passes while it lasts. Sent bytes wait (as TCP would repeat them), new connections hang.
-  Afterwards everything continues, late, unless a timeout has ended it.
+* **cut**: nothing passes while it lasts, in both directions or in one. Sent bytes wait (as TCP would repeat them), new
+  connections hang. Afterwards everything continues, late, unless a timeout has ended it.
 * **reset**: the connections of a link break on both sides; bytes in flight are lost.
 * **stops reading**: a host takes no more bytes from its connections of a link, and continues to send, like a stuck
   application: arriving bytes fill the window.
@@ -58,7 +58,13 @@ class Link:
 
     def __init__(self) -> None:
         self.cut = False
+        self.cut_to: list[str] = []
+        """Hosts that nothing reaches on this link, though they can send."""
         self.latency_s = 0.0005
+
+    def cuts(self, host: str) -> bool:
+        """Whether nothing reaches a host on this link."""
+        return self.cut or host in self.cut_to
 
 
 class Endpoint:
@@ -93,7 +99,8 @@ class Endpoint:
         while True:
             now = self._clock.now
             self._check(now)
-            if self._arriving and self._reads and not self._link.cut and self._arriving[0][0] <= now:
+            arrived = self._arriving and self._arriving[0][0] <= now
+            if arrived and self._reads and not self._link.cuts(self.host.name):
                 if not waited:
                     await trio.lowlevel.checkpoint()
                     waited = True
@@ -167,7 +174,7 @@ class Endpoint:
             # The peer does not know this connection (any more): it answers with a reset, if it is reachable.
             # Behind a cut or a dead host the bytes vanish, and are repeated until a timeout.
             peer._on_the_way += len(data)
-            if peer.host.up and not self._link.cut:
+            if peer.host.up and not self._link.cut and not self._link.cut_to:
                 self.break_at(self._clock.now + 2 * self._network.latency(self._link))
             return
         arrival = max(peer._last_arrival, self._clock.now + self._network.latency(self._link))
@@ -370,11 +377,11 @@ class Network:
         return found
 
     async def connect(self, source: str, target: str, port: int) -> ClientStream:
-        """Connect; hangs while the link is cut or the host is down, and raises OSError if the port is closed."""
+        """Connect; hangs while the link is cut in any direction or the host is down; OSError if the port is closed."""
         link, host = self.link(source, target), self.host(target)
         while True:
             await sleep(2 * self.latency(link))
-            if not link.cut and host.up:
+            if not link.cut and not link.cut_to and host.up:
                 break
             await sleep(0.2)  # as a SYN is repeated
         listener = host.listeners.get(port)
@@ -400,6 +407,17 @@ class Network:
         for endpoint in self._between(one, other):
             endpoint._wake()
             endpoint.peer._wake()
+
+    def set_one_way_cut(self, source: str, target: str, cut: bool) -> None:
+        """Cut a link in one direction, or restore it: ``target`` receives nothing from ``source``."""
+        cut_to = self.link(source, target).cut_to
+        if cut and target not in cut_to:
+            cut_to.append(target)
+        elif not cut and target in cut_to:
+            cut_to.remove(target)
+        self._trace("one-way-cut" if cut else "one-way-mended", source, target)
+        for endpoint in self._between(target, source):
+            endpoint._wake()
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections of a link; both sides are notified at once."""
