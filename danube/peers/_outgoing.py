@@ -279,6 +279,6 @@ class OutgoingLink:
         return outlet
 
     def _channel_ended(self, up: _Up, name: str, error: DanubeError) -> None:
-        if up is self._up and name not in up.complained:
+        if up is self._up and not up.channel.closed and name not in up.complained:
             up.complained.add(name)
             _log.warning("%s ended the channel %r: %s", up.peer.name, name, error)
