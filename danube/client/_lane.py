@@ -172,7 +172,7 @@ class Lane:
             verdict = self._acked(reply)
             retry.accepted()
         elif isinstance(reply, api.PublishRefused):
-            error = from_wire(reply.status, reply.code, reply.message)
+            error = from_wire(reply.status, reply.code, reply.message, reply.details)
             verdict = self.outbox.refused(reply.base_sequence, error)
             if verdict is Verdict.FENCED:
                 raise ProducerFencedError(reply.message)

@@ -58,6 +58,6 @@ async def start_all(group: TaskGroup, tasks: Sequence[Callable[..., Coroutine[An
 
 def copy_error(error: DanubeError) -> DanubeError:
     """Return a fresh exception like ``error``: one outage is raised in many tasks, each with its own traceback."""
-    copy = type(error)(error.message)
+    copy = type(error)(error.message, error.details)
     copy.__cause__ = error.__cause__
     return copy

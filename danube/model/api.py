@@ -191,6 +191,7 @@ class PublishRefused(_Tagged, tag=2):
     status: int
     code: str
     message: str
+    details: dict[str, str] = {}
 
 
 PublishReply = PublishOpened | PublishAcks | PublishRefused

@@ -5,16 +5,19 @@ object, and what to do. The class has everything that programs need:
 
 * ``status``: the gRPC status code that goes on the wire (https://grpc.github.io/grpc/core/md_doc_statuscodes.html);
 * ``code``: a stable name (``topic-not-found``) sent with the status, so that a client raises the same class;
-* ``retryable``: whether the same request may succeed later without a change.
+* ``retryable``: whether the same request may succeed later without a change;
+* ``details``: a few names and values, for example the address of the broker to ask instead.
 
-A broker turns an exception into ``(status, code, message)`` with :func:`to_wire`; a client turns it back with
+A broker turns an exception into a :class:`WireError` with :func:`to_wire`; a client turns it back with
 :func:`from_wire`; a command line turns it into :func:`exit_code`.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
 
 __all__ = [
     "AlreadyExistsError",
@@ -46,6 +49,7 @@ __all__ = [
     "MetadataConflictError",
     "NamespaceNotFoundError",
     "NotFoundError",
+    "NotOwnerError",
     "OutOfDescriptorsError",
     "OwnerFencedError",
     "PeerRefusedError",
@@ -83,6 +87,7 @@ __all__ = [
     "UnimplementedError",
     "UnsupportedBatchError",
     "WatchCompactedError",
+    "WireError",
     "exit_code",
     "from_wire",
     "to_wire",
@@ -117,10 +122,14 @@ class DanubeError(Exception):
     status: ClassVar[Status] = Status.UNKNOWN
     code: ClassVar[str] = "unknown"
     retryable: ClassVar[bool] = False
+    details: Mapping[str, str] = MappingProxyType({})
+    """Names and values for programs, as the class describes them; short, because they are sent in a trailer."""
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", details: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.message = message
+        if details:
+            self.details = dict(details)
 
 
 class InternalError(DanubeError):
@@ -384,6 +393,20 @@ class CallRefusedError(UnavailableError):
     code = "call-refused"
 
 
+class NotOwnerError(UnavailableError):
+    """Another broker owns the topic, and this one did not execute the request.
+
+    ``details`` may contain ``address``, the ``host:port`` of the owner; without it, any broker can be asked for it.
+    """
+
+    code = "not-owner"
+
+    @property
+    def address(self) -> str:
+        """The ``host:port`` of the owner; empty if the broker does not know it."""
+        return self.details.get("address", "")
+
+
 class BrokerDrainingError(UnavailableError):
     """The broker is shutting down; reconnect."""
 
@@ -561,22 +584,32 @@ _EXIT_BY_STATUS: dict[Status, int] = {
 }
 
 
-def to_wire(error: BaseException) -> tuple[Status, str, str]:
-    """Return ``(status, code, message)`` for an exception; foreign exceptions become INTERNAL without details."""
+class WireError(NamedTuple):
+    """An error as it is sent."""
+
+    status: Status
+    code: str
+    message: str
+    details: dict[str, str]
+
+
+def to_wire(error: BaseException) -> WireError:
+    """Return what is sent for an exception; a foreign exception becomes INTERNAL with nothing but its type."""
     if isinstance(error, DanubeError):
-        return error.status, error.code, error.message
-    return Status.INTERNAL, InternalError.code, f"internal error in the broker: {type(error).__name__}; see its log"
+        return WireError(error.status, error.code, error.message, dict(error.details))
+    text = f"internal error in the broker: {type(error).__name__}; see its log"
+    return WireError(Status.INTERNAL, InternalError.code, text, {})
 
 
-def from_wire(status: int, code: str, message: str) -> DanubeError:
-    """Build the exception for a status, code and message from the wire."""
+def from_wire(status: int, code: str, message: str, details: Mapping[str, str] | None = None) -> DanubeError:
+    """Build the exception for what was sent."""
     kind = _BY_CODE.get(code)
     if kind is None:
         try:
             kind = _BY_STATUS.get(Status(status), DanubeError)
         except ValueError:
             kind = DanubeError
-    return kind(message)
+    return kind(message, details)
 
 
 def exit_code(error: BaseException) -> int:

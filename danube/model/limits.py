@@ -299,7 +299,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peer_keepalive_idle_s: float = 1.0
     """Silence of a link after which a PING is sent."""
     peer_keepalive_timeout_s: float = 2.0
-    """How long it may stay unanswered before the link is opened again. A dead link is noticed within twice this time."""
+    """How long it may stay unanswered before the link is opened again; silence is noticed within twice this time."""
     peer_refused_pause_s: float = 5.0
     """Pause after another broker has refused a link, for instance because of its secret."""
     peer_refusal_log_s: float = 10.0

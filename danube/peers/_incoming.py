@@ -348,12 +348,12 @@ class _Inlet:
             return _failure(frame, error)
         except Exception as error:  # noqa: BLE001 - a bug in one handler costs its call
             _log.exception("the handler of the channel %r failed", self._name)
-            return _failure(frame, InternalError(to_wire(error)[2]))
+            return _failure(frame, InternalError(to_wire(error).message))
 
 
 def _failure(frame: Ask, error: DanubeError) -> Failure:
-    status, code, text = to_wire(error)
-    return Failure(frame.number, int(status), code, text)
+    status, code, text, details = to_wire(error)
+    return Failure(frame.number, int(status), code, text, details)
 
 
 def _host(context: Context) -> str:

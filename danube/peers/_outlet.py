@@ -139,6 +139,6 @@ class Outlet:
             if isinstance(reply, Answer):
                 call.answer = reply.payload
             else:
-                call.error = from_wire(reply.status, reply.code, reply.text)
+                call.error = from_wire(reply.status, reply.code, reply.text, reply.details)
             call.answered.set()
         return True

@@ -8,7 +8,8 @@ other one. Every message of such a stream is one of these, as a msgpack array th
                               [1, number, timeout ms, payload]   a call
                               [2, number]                        the caller of this call has gone
     acceptor -> initiator     [0, number, payload]               the answer to a call
-                              [1, number, status, code, text]    its failure, see danube.model.errors.from_wire
+                              [1, number, status, code, text, details]
+                                                                 its failure, see danube.model.errors.WireError
 
 Fields are only appended, with a default.
 """
@@ -90,6 +91,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     status: int
     code: str
     text: str
+    details: dict[str, str] = {}
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -20,7 +20,15 @@ from danube.wire._events import (
     StreamReset,
     TrailersReceived,
 )
-from danube.wire._grpc import decode_message, encode_message, format_timeout, parse_timeout, status_from_http
+from danube.wire._grpc import (
+    decode_error,
+    decode_message,
+    encode_error,
+    encode_message,
+    format_timeout,
+    parse_timeout,
+    status_from_http,
+)
 from danube.wire._hpack import literals
 from danube.wire._receiving import Receiving
 from danube.wire._stream import WireStream
@@ -28,7 +36,8 @@ from danube.wire._stream import WireStream
 __all__ = ["ERROR_TRAILER", "Calls"]
 
 ERROR_TRAILER = "danube-error"
-"""The trailer that carries the stable code of an error, in addition to ``grpc-status``."""
+"""The trailer with the stable code of an error, in addition to ``grpc-status``, and its details: see
+:func:`danube.wire._grpc.encode_error`."""
 
 _MAX_WINDOW = 2**31 - 1
 _MAX_TABLE_BYTES = 4096
@@ -188,9 +197,8 @@ class Calls(Receiving):
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else int(Status.UNKNOWN)
         status = Status(number) if number <= max(Status) else Status.UNKNOWN
         message = decode_message(headers.get("grpc-message", ""))
-        self._events.append(
-            TrailersReceived(stream.stream_id, status, headers.get(ERROR_TRAILER, ""), message, _own(headers))
-        )
+        code, details = decode_error(headers.get(ERROR_TRAILER, ""))
+        self._events.append(TrailersReceived(stream.stream_id, status, code, message, _own(headers), details))
 
     def _fail_call(self, stream: WireStream, status: Status, text: str) -> None:
         stream.drop_partial()
@@ -328,13 +336,17 @@ class Calls(Receiving):
         code: str = "",
         metadata: Mapping[str, str] | None = None,
         content_type: str = "application/grpc",
+        details: Mapping[str, str] | None = None,
     ) -> None:
-        """Server: end a call with a status, once its queue is sent. Without response headers: trailers only."""
+        """Server: end a call with a status, once its queue is sent. Without response headers: trailers only.
+
+        ``code`` and ``details`` are those of an error.
+        """
         trailers = [("grpc-status", str(int(status)))]
         if message:
             trailers.append(("grpc-message", encode_message(message)))
         if code:
-            trailers.append((ERROR_TRAILER, code))
+            trailers.append((ERROR_TRAILER, encode_error(code, details or {})))
         trailers.extend(_checked(metadata))
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.responded:

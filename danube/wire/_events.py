@@ -73,6 +73,8 @@ class TrailersReceived(Event, frozen=True):
     """The Danube error code (``topic-not-found``), or an empty string when the peer sent none."""
     message: str
     metadata: dict[str, str]
+    details: dict[str, str] = {}
+    """The details of the error."""
 
 
 class StreamReset(Event, frozen=True):

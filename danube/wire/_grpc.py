@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import re
 import struct
-from urllib.parse import unquote_to_bytes
+from collections.abc import Mapping
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from danube.model.errors import InvalidArgumentError, Status
 
@@ -21,7 +22,9 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "PREFIX",
     "PREFIX_SIZE",
+    "decode_error",
     "decode_message",
+    "encode_error",
     "encode_message",
     "format_timeout",
     "parse_timeout",
@@ -33,6 +36,8 @@ PREFIX_SIZE = PREFIX.size
 
 MAX_MESSAGE_BYTES = 2048
 """Maximum size of a ``grpc-message``, percent-encoded."""
+MAX_DETAILS_BYTES = 1024
+"""Maximum size of the details of an error, encoded."""
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
@@ -84,6 +89,28 @@ def encode_message(text: str) -> str:
 def decode_message(text: str) -> str:
     """Undo :func:`encode_message`. Never fails: invalid UTF-8 is replaced, a stray percent sign is kept."""
     return unquote_to_bytes(text).decode("utf-8", "replace")
+
+
+def encode_error(code: str, details: Mapping[str, str]) -> str:
+    """Return the trailer of an error: its code, and its details as ``;name=value``, percent-encoded.
+
+    Details of more than :data:`MAX_DETAILS_BYTES` are left out: a peer limits the size of headers.
+    """
+    if not details:
+        return code
+    text = "".join(f";{_quoted(name)}={_quoted(value)}" for name, value in details.items())
+    return code + text if len(text) <= MAX_DETAILS_BYTES else code
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="", errors="replace")
+
+
+def decode_error(text: str) -> tuple[str, dict[str, str]]:
+    """Undo :func:`encode_error`. Never fails: what is not a name and a value is left out."""
+    code, *details = text.split(";")
+    pairs = (detail.partition("=") for detail in details)
+    return code, {unquote(name): unquote(value) for name, separator, value in pairs if name and separator}
 
 
 def status_from_http(http_status: int) -> Status:

@@ -435,8 +435,10 @@ class ServerConnection:
             if method is None:
                 raise UnimplementedError(f"method {event.path} does not exist on this port")
         except DanubeError as exc:
-            status, code, message = to_wire(exc)
-            self.protocol.send_trailers(stream_id, status, message, code, content_type=event.content_type)
+            status, code, message, details = to_wire(exc)
+            self.protocol.send_trailers(
+                stream_id, status, message, code, content_type=event.content_type, details=details
+            )
             self.protocol.finish(stream_id)
             return
         deadline = math.inf if event.timeout_s is None else self._last_read + event.timeout_s
@@ -506,7 +508,7 @@ class ServerConnection:
                 error = _own_error(exc)
                 if error is None:
                     log.exception("the handler of %s failed", method.path)
-                    error = InternalError(to_wire(exc)[2])
+                    error = InternalError(to_wire(exc).message)
             if scope.cancelled_caught and error is None:
                 error = DeadlineExceededError(
                     f"{method.path} was not answered within the caller's deadline; try again with a longer one"
@@ -537,8 +539,8 @@ class ServerConnection:
             if error is None:
                 protocol.send_trailers(stream_id, Status.OK)
             else:
-                status, code, message = to_wire(error)
-                protocol.send_trailers(stream_id, status, message, code)
+                status, code, message, details = to_wire(error)
+                protocol.send_trailers(stream_id, status, message, code, details=details)
         protocol.finish(stream_id)
         if protocol.wants_write:
             self.wake_writer()

@@ -186,7 +186,7 @@ class CallStream:
                 return
             except Exception as error:  # noqa: BLE001 - a bug in one sink costs its own call
                 _log.exception("the sink of %r failed", self)
-                self.abandon(InternalError(to_wire(error)[2]))
+                self.abandon(InternalError(to_wire(error).message))
                 return
         self._inbox.append(message)
         self._arrived.wake()

@@ -140,18 +140,18 @@ class UnaryCall:
             return
         if not isinstance(error, DanubeError):
             _log.error("the call %r failed", self, exc_info=error)
-            error = InternalError(to_wire(error)[2])
+            error = InternalError(to_wire(error).message)
         if not self.gone:
             self._send_error(error)
         self._finish()
 
     def _send_error(self, error: DanubeError) -> None:
-        status, code, message = to_wire(error)
+        status, code, message, details = to_wire(error)
         request = self._request
         connection = self._connection
         try:
             connection.protocol.send_trailers(
-                request.stream_id, status, message, code, content_type=request.content_type
+                request.stream_id, status, message, code, content_type=request.content_type, details=details
             )
         except Exception:  # noqa: BLE001 - it is logged there; other calls are answered nevertheless
             connection.broken(f"the end of {request.path} could not be sent")

@@ -23,6 +23,7 @@ from danube.model.errors import (
     ProtocolError,
     Status,
     from_wire,
+    to_wire,
 )
 from danube.model.limits import Limits
 from danube.wire._client_stream import ClientStream
@@ -162,7 +163,7 @@ class Channel:
         streams.
         """
         if self._error is not None:
-            raise from_wire(self._error.status, self._error.code, self._error.message)
+            raise from_wire(*to_wire(self._error))
         limit = max_message_bytes if max_message_bytes is not None else self.limits.max_batch_bytes + 64 * 1024
         stream_id = self.protocol.send_request_headers(
             path,
@@ -347,7 +348,7 @@ class Channel:
         stream = self._streams.get(event.stream_id)
         if stream is not None:
             ok = event.status == Status.OK
-            stream.deliver_outcome(None if ok else from_wire(event.status, event.code, event.message))
+            stream.deliver_outcome(None if ok else from_wire(event.status, event.code, event.message, event.details))
 
     def _on_reset(self, event: StreamReset) -> None:
         stream = self._streams.get(event.stream_id)

@@ -248,8 +248,8 @@ class FakeBroker:
                         await self.cut()
                         return
             if error is not None:
-                status, code, text = to_wire(error)
-                stream.send_nowait(_encode(api.PublishRefused(header.base_sequence, status, code, text)))
+                refused = api.PublishRefused(header.base_sequence, *to_wire(error))
+                stream.send_nowait(_encode(refused))
             else:
                 ack = api.AckedSequence(header.base_sequence, base, header.record_count)
                 stream.send_nowait(_encode(api.PublishAcks([ack])))

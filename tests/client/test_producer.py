@@ -285,6 +285,15 @@ async def test_a_refused_batch_fails_alone_and_flush_tells() -> None:
     assert stored[-1] == b"last"
 
 
+async def test_the_details_of_a_refusal_reach_the_application() -> None:
+    async with running_broker() as broker, danube.connect(broker.url) as client:
+        broker.before_store = lambda header: InvalidArgumentError("no", {"why": "a test"})
+        async with client.producer(TOPIC) as producer:
+            with pytest.raises(InvalidArgumentError) as caught:
+                await producer.send(b"x")
+            assert caught.value.details == {"why": "a test"}
+
+
 # --- Partitions
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,11 +11,15 @@ from hypothesis import strategies as st
 
 from danube.model import RangeSet, partition_name, route_key, validate_name, validate_namespace, validate_topic
 from danube.model.errors import (
+    ClusterConfigurationError,
     DanubeError,
     InvalidArgumentError,
     InvalidNameError,
+    NotOwnerError,
+    PeerRefusedError,
     Status,
     TopicNotFoundError,
+    UnavailableError,
     exit_code,
     from_wire,
     to_wire,
@@ -157,8 +162,48 @@ def test_errors_travel_as_themselves() -> None:
     assert exit_code(again) == 66
 
 
+def test_details_travel_with_their_error() -> None:
+    error = NotOwnerError("topic '/a/b' belongs to broker b2", {"address": "b:6650"})
+    again = from_wire(*to_wire(error))
+    assert isinstance(again, NotOwnerError)
+    assert again.address == "b:6650"
+    assert again.details == error.details
+    assert type(from_wire(14, "a-later-code", "text", {"address": "b:6650"})) is UnavailableError
+    assert from_wire(14, "a-later-code", "text", {"address": "b:6650"}).details == {"address": "b:6650"}
+
+
+def test_an_error_without_details_has_none() -> None:
+    error = NotOwnerError("topic '/a/b' belongs to another broker")
+    assert error.address == ""
+    assert dict(error.details) == {}
+    assert to_wire(error).details == {}
+    assert dict(copy.deepcopy(NotOwnerError("x", {"address": "b:6650"})).details) == {"address": "b:6650"}
+
+
+def test_not_owner_is_an_unavailability_that_may_pass() -> None:
+    error = NotOwnerError("x")
+    assert to_wire(error)[:2] == (Status.UNAVAILABLE, "not-owner")
+    assert error.retryable
+    assert isinstance(error, UnavailableError)
+    assert exit_code(error) == 69
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exits"),
+    [
+        (PeerRefusedError("x"), "peer-refused", 78),
+        (ClusterConfigurationError("x"), "cluster-configuration", 78),
+    ],
+)
+def test_errors_of_a_cluster_that_end_a_start(error: DanubeError, code: str, exits: int) -> None:
+    assert to_wire(error)[:2] == (Status.FAILED_PRECONDITION, code)
+    assert not error.retryable
+    assert exit_code(error) == exits
+
+
 def test_foreign_errors_keep_their_details_to_themselves() -> None:
-    status, code, message = to_wire(ValueError("secret"))
+    status, code, message, details = to_wire(ValueError("secret"))
+    assert details == {}
     assert status is Status.INTERNAL
     assert code == "internal"
     assert "secret" not in message

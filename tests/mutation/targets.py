@@ -36,6 +36,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     ),
     "cluster": ("danube/cluster/*.py",),
     "compat": ("danube/compat/consumer_ids.py", "danube/compat/producers.py"),
+    "peers": ("danube/peers/*.py",),
 }
 
 TESTS = (
@@ -47,6 +48,7 @@ TESTS = (
     "tests/wire",
     "tests/compat",
     "tests/cluster",
+    "tests/peers",
     "tests/broker",
     "tests/simulation/test_simulation_found.py",
     "tests/simulation/test_simulation_staging.py",

@@ -98,11 +98,12 @@ def test_errors_of_handlers_are_raised_at_the_caller(caplog: pytest.LogCaptureFi
         async def fail(_peer: Peer, payload: bytes) -> bytes:
             if payload == b"bug":
                 raise ValueError("secret details")
-            raise TopicNotFoundError("there is no topic x")
+            raise TopicNotFoundError("there is no topic x", {"topic": "x"})
 
         other.peers.on_call("fail", fail)
-        with pytest.raises(TopicNotFoundError, match="there is no topic x"):
+        with pytest.raises(TopicNotFoundError, match="there is no topic x") as caught:
             await one.call(other, b"", "fail")
+        assert caught.value.details == {"topic": "x"}
         with pytest.raises(InternalError, match="ValueError; see its log"):
             await one.call(other, b"bug", "fail")
         with pytest.raises(UnimplementedError, match="broker b2 at b2:6650 has no channel 'other'"):

@@ -110,6 +110,7 @@ def test_refusals_of_many_hosts_are_bounded(events: list[tuple[int, float]]) -> 
 
 payloads = st.binary(max_size=100)
 numbers = st.integers(0, 2**63 - 1)
+texts = st.dictionaries(st.text(), st.text())
 
 
 @given(st.one_of(st.builds(Note, payloads), st.builds(Ask, numbers, numbers, payloads), st.builds(Cancel, numbers)))
@@ -117,7 +118,9 @@ def test_requests_are_decoded(frame: Note | Ask | Cancel) -> None:
     assert decode_request(encode(frame)) == frame
 
 
-@given(st.one_of(st.builds(Answer, numbers, payloads), st.builds(Failure, numbers, numbers, st.text(), st.text())))
+@given(
+    st.one_of(st.builds(Answer, numbers, payloads), st.builds(Failure, numbers, numbers, st.text(), st.text(), texts))
+)
 def test_replies_are_decoded(frame: Answer | Failure) -> None:
     assert decode_reply(encode(frame)) == frame
 
@@ -138,7 +141,7 @@ def test_frames_are_as_drawn() -> None:
         [1, 7, 1000, b"p"],
         [2, 7],
         [0, 7, b"p"],
-        [1, 7, 14, "unavailable", "text"],
+        [1, 7, 14, "unavailable", "text", {}],
     ]
     largest = Ask(2**63 - 1, 2**63 - 1, bytes(100_000))
     assert len(encode(largest)) <= 100_000 + FRAME_OVERHEAD

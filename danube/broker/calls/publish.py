@@ -84,8 +84,8 @@ class PublishStream:
         self._acks.append(api.AckedSequence(header.base_sequence, base_offset, header.record_count))
 
     def _refuse(self, base_sequence: int, error: BaseException) -> None:
-        status, code, text = to_wire(error)
-        self._stream.send_nowait(_encode(api.PublishRefused(base_sequence, int(status), code, text)))
+        status, code, text, details = to_wire(error)
+        self._stream.send_nowait(_encode(api.PublishRefused(base_sequence, int(status), code, text, details)))
 
     def take_now(self, message: Message) -> bool:
         """Take a batch if the journal has room for it; else return False and change nothing."""
