@@ -47,7 +47,11 @@ async def connect_tcp(host: str, port: int, timeout_s: float) -> trio.SocketStre
         OSError: none of them answers; ConnectionRefusedError if all refuse.
     """
     failures: list[OSError] = []
-    for family, kind, protocol, _, address in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is not a valid name of a host: {error}") from error
+    for family, kind, protocol, _, address in found:
         connection = trio.socket.socket(family, kind, protocol)
         try:
             with trio.fail_after(timeout_s):

@@ -90,6 +90,12 @@ async def test_a_refused_port_is_reported_as_refused() -> None:
             await connect_tcp("127.0.0.1", taken.getsockname()[1], 10)
 
 
+async def test_names_that_are_no_names_are_errors_of_the_link() -> None:
+    for name in ("a..b", "x" * 64, "ä" * 64):
+        with pytest.raises(OSError, match="is not a valid name of a host"):
+            await connect_tcp(name, 1, 10)
+
+
 async def test_an_address_without_an_answer_is_given_up() -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
