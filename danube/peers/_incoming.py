@@ -156,6 +156,7 @@ class IncomingLinks:
         self._closed = True
         self.close_all("the broker is closing its links")
         while self._served:
+            self._idle = trio.Event()
             await self._idle.wait()
 
     @contextmanager
@@ -169,7 +170,6 @@ class IncomingLinks:
             self._served -= 1
             if not self._served:
                 self._idle.set()
-                self._idle = trio.Event()
 
     # -- the stream of a link
 

@@ -12,6 +12,8 @@ from peer_nodes import World, simulate, until
 
 from danube.model.errors import CallRefusedError, ConnectionLostError, DanubeError
 from danube.peers import Lost
+from danube.peers.frames import LINK
+from danube.wire import Method
 
 
 def test_a_killed_broker_is_reported_once_and_soon() -> None:
@@ -179,6 +181,65 @@ def test_unlinking_is_no_loss() -> None:
         await trio.sleep(2)
         assert not one.lost
         one.peers.unlink("b9:6650")
+
+    simulate(work)
+
+
+def test_a_hello_that_is_never_answered_is_given_up() -> None:
+    async def work(world: World) -> None:
+        one, other = await world.node(1), await world.node(2)
+
+        async def silent(_stream: object, _context: object) -> None:
+            await trio.sleep_forever()
+
+        other.server.methods[LINK] = Method(path=LINK, kind="bidi", handler=silent)
+        began = trio.current_time()
+        with pytest.raises(CallRefusedError, match="b2:6650 did not finish the hello within 5"):
+            await one.call(other, timeout_s=100)
+        assert 5 <= trio.current_time() - began < 5.1
+
+    simulate(work)
+
+
+def test_a_hello_that_ends_without_an_answer_is_tried_again() -> None:
+    async def work(world: World) -> None:
+        one, other = await world.node(1), await world.node(2)
+        honest = other.server.methods[LINK]
+
+        async def end(_stream: object, _context: object) -> None:
+            other.server.methods[LINK] = honest
+
+        other.server.methods[LINK] = Method(path=LINK, kind="bidi", handler=end)
+        with pytest.raises(CallRefusedError, match="b2:6650 closed the link during the hello"):
+            await one.call(other)
+        await one.linked(other, 0.2)
+
+    simulate(work)
+
+
+def test_a_link_that_ends_without_its_channels_is_opened_again() -> None:
+    async def work(world: World) -> None:
+        one, other = await world.pair()
+        assert one.send(other, b"first")
+        await until(lambda: bool(other.heard))
+        (link,) = other.peers._incoming._links.values()
+        (of_link, _of_channel) = list(link._scopes)
+        of_link.cancel()
+        await trio.sleep(1)
+        assert one.peers.peer(other.address) is not None
+        assert other.server._next_connection_id == 3, "a second connection"
+
+    simulate(work)
+
+
+def test_a_message_on_a_connection_that_has_just_ended_is_dropped() -> None:
+    async def work(world: World) -> None:
+        one, other = await world.pair()
+        up = one.peers._links[other.address]._up
+        assert up is not None
+        up.channel.close()
+        assert one.send(other, b"late") is False
+        await one.linked(other)
 
     simulate(work)
 

@@ -310,9 +310,10 @@ def test_channels_of_a_link_are_limited_and_named() -> None:
             assert type(await end_of(streams[2])) is LimitExceededError
             streams[0].cancel()
             await trio.sleep(0.1)
-            stream = open_channel(channel, token)
-            await trio.sleep(0.1)
-            assert not stream.over
+            for over in (False, True):
+                stream = open_channel(channel, token)
+                await trio.sleep(0.1)
+                assert stream.over is over
 
     simulate(work, max_peer_channels=2)
 
@@ -322,9 +323,15 @@ def test_calls_of_a_link_are_limited_at_the_receiver_too() -> None:
         node = await world.node(2)
         running: list[bytes] = []
 
+        lasted: list[float] = []
+
         async def hang(_peer: Peer, payload: bytes) -> bytes:
             running.append(payload)
-            await trio.sleep_forever()
+            began = trio.current_time()
+            try:
+                await trio.sleep_forever()
+            finally:
+                lasted.append(trio.current_time() - began)
             return b""
 
         node.peers.on_call("hang", hang)
@@ -337,5 +344,6 @@ def test_calls_of_a_link_are_limited_at_the_receiver_too() -> None:
             assert running == [b"0", b"1", b"2"]
             await trio.sleep(1)
             assert running == [b"0", b"1", b"2", b"3", b"4", b"5"], "the deadlines of the first have passed"
+            assert lasted == pytest.approx([1.0] * 3, abs=1e-6)
 
     simulate(work, max_peer_calls=3)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -135,6 +135,10 @@ async def test_giving_up_closes_the_socket() -> None:
         full.listen(0)
         port = full.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
+            before = len(os.listdir("/proc/self/fd"))
             with trio.move_on_after(0.1) as scope:
-                await partial(connect_tcp, "127.0.0.1", port, PATIENCE_S)()
-            assert scope.cancelled_caught  # an unclosed socket is a warning, which is an error
+                await connect_tcp("127.0.0.1", port, PATIENCE_S)
+            assert scope.cancelled_caught
+            with pytest.raises(TimeoutError):
+                await connect_tcp("127.0.0.1", port, 0.1)
+            assert len(os.listdir("/proc/self/fd")) == before

@@ -81,10 +81,13 @@ def test_what_happens_before_the_second_refusal_can_exclude_a_loss(change: Chang
     assert not tries.refused(10.07)
 
 
-def test_a_late_refusal_is_no_loss() -> None:
-    tries = broken()
-    assert not tries.refused(10.19)
-    assert not tries.refused(10.21)
+@pytest.mark.parametrize(("at", "lost"), [(10.25, True), (10.2501, False)])
+def test_a_late_refusal_is_no_loss(at: float, lost: bool) -> None:
+    tries = Attempts(reconnect_max_s=0.25, loss_window_s=0.25)
+    tries.linked(0.0)
+    tries.broke(10.0)
+    assert not tries.refused(10.24)
+    assert tries.refused(at) is lost
 
 
 def test_without_a_link_before_there_is_no_loss() -> None:
