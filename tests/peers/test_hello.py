@@ -392,6 +392,14 @@ def test_the_memory_of_lives_is_bounded() -> None:
     assert seen.examine(broker(1, life=1)) == ""
 
 
+def test_known_brokers_push_no_other_one_out() -> None:
+    seen = Lives(2)
+    for number in (1, 2):
+        assert seen.examine(broker(number)) == ""
+    assert seen.examine(broker(2, life=4)) == ""
+    assert seen.examine(broker(1, life=1))
+
+
 def test_refused_brokers_are_not_remembered() -> None:
     seen = lives()
     assert seen.examine(broker(1, life=3)) == ""

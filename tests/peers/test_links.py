@@ -195,6 +195,7 @@ def test_a_handler_ends_at_the_deadline_even_if_its_caller_cannot_be_heard() -> 
             return b""
 
         other.peers.on_call("hang", hang)
+        await trio.sleep(5)
         began = trio.current_time()
         with pytest.raises(DeadlineExceededError):
             await one.call(other, b"", "hang", 1)
@@ -256,6 +257,33 @@ def test_the_queue_to_a_broker_that_does_not_read_is_bounded(size: int, most: in
         assert 0 < before + sum(sent) <= most + before * (size > 10)
         assert sent == sorted(sent, reverse=True)
         assert queue.channel.protocol.waiting_bytes < world.limits.peer_queue_bytes + 2 * MIB
+
+    simulate(work)
+
+
+def test_a_call_that_waits_for_room_fails_with_its_link() -> None:
+    async def work(world: World) -> None:
+        one, other = await world.pair()
+        assert await one.call(other) == b"b1:6650 hi"
+        world.network.set_reading("b2", "b1", reads=False)
+        ends: list[float] = []
+
+        async def call() -> None:
+            with pytest.raises(ConnectionLostError):
+                await one.call(other, bytes(MIB), timeout_s=100)
+            ends.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(call)
+            await trio.sleep(0.5)
+            assert not ends
+            up = one.peers._links[other.address]._up
+            assert up is not None
+            assert len(up.outlets["echo"]._calls) < 5, "some wait for room"
+            world.network.reset("b1", "b2")
+            reset_at = trio.current_time()
+        assert max(ends) - reset_at < 0.1
 
     simulate(work)
 

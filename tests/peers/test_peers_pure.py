@@ -101,6 +101,15 @@ def test_refusals_of_a_host_are_counted_and_rarely_logged() -> None:
     assert refusals.note("b", 1) == 1
 
 
+def test_hosts_beyond_the_limit_share_an_entry_until_others_are_forgotten() -> None:
+    refusals = Refusals(every_s=10)
+    assert all(refusals.note(str(number), 0) == 1 for number in range(MOST_HOSTS))
+    assert [refusals.note(host, 1) for host in ("0", "new", "newer", "newest")] == [0, 1, 0, 0]
+    assert refusals.note("0", 10) == 2, "a host that is known keeps its entry"
+    assert refusals.note("last", 11) == 1, "the others are forgotten"
+    assert set(refusals._hosts) == {"0", "last"}
+
+
 @given(st.lists(st.tuples(st.integers(0, 300), st.floats(0, 3)), max_size=400))
 def test_refusals_of_many_hosts_are_bounded(events: list[tuple[int, float]]) -> None:
     refusals, now, lines = Refusals(every_s=10), 0.0, 0
