@@ -175,7 +175,6 @@ async def open_peers(
         except Exception as error:  # noqa: BLE001 - raised again below: the nursery would wrap it into a group
             failure = error
         finally:
-            await peers.aclose()
-            nursery.cancel_scope.cancel()
+            await peers.aclose()  # ends all tasks of the nursery
     if failure is not None:
         raise failure

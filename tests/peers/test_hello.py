@@ -53,6 +53,11 @@ def test_the_token_depends_on_the_secret() -> None:
     assert len(tokens) == 2
 
 
+def test_the_token_is_no_function_of_what_was_sent() -> None:
+    said = [b"a", b"b", b"c"]
+    assert len({hello._token(secret, said) for secret in (SECRET, OTHER_SECRET, None)}) == 3
+
+
 def test_neither_secret_nor_token_is_sent() -> None:
     one, other = initiator(), acceptor()
     said = [one.greet()]
