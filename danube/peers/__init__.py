@@ -1,6 +1,6 @@
 """Links between the brokers of a cluster, on the brokers' own port.
 
-* :mod:`danube.peers._contract`: what floors that do not know the wire get: :class:`Peers`, :class:`Peer`,
+* ``_contract``: what floors that do not know the wire get: :class:`Peers`, :class:`Peer`,
   :class:`Lost`;
 * :mod:`danube.peers.hello`: how two brokers prove that they belong together, and who is refused; pure;
 * :mod:`danube.peers.secret`: the file of the cluster's secret;

@@ -83,7 +83,7 @@ class Proof(msgspec.Struct, frozen=True, array_like=True):
     """The second message of either side."""
 
     introduction: bytes
-    """An encoded :class:`~danube.peers._contract.Peer`."""
+    """An encoded :class:`danube.peers.Peer`."""
     mac: bytes
     """Empty without a secret."""
 
