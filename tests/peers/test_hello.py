@@ -202,6 +202,14 @@ def test_the_macs_of_both_roles_differ_for_equal_words() -> None:
     assert hello._mac(SECRET, "token", said).hex() != hello._mac(SECRET, "initiator", said).hex()
 
 
+def test_macs_and_tokens_are_hmacs_with_the_secret_as_key() -> None:
+    def expected(label: str) -> bytes:
+        return hmac.new(SECRET, msgspec.msgpack.encode([label, b"a", b"b"]), "sha256").digest()
+
+    assert hello._mac(SECRET, "initiator", [b"a", b"b"]) == expected("initiator")
+    assert hello._token(SECRET, [b"a", b"b"]) == expected("token").hex()
+
+
 def test_words_cannot_be_shifted_between_fields() -> None:
     assert hello._mac(SECRET, "initiator", [b"ab", b"c"]) != hello._mac(SECRET, "initiator", [b"a", b"bc"])
 
@@ -297,6 +305,7 @@ def test_a_nonce_of_another_size_is_refused(size: int) -> None:
         ({"address": "x\n:6650"}, "a field is out of range"),
         ({"life": -1}, "a field is out of range"),
         ({"incarnation": -1}, "a field is out of range"),
+        ({"member": -1}, "a field is out of range"),
         ({"address": "b:99999"}, "is not host:port"),
     ],
 )
@@ -306,6 +315,13 @@ def test_invalid_introductions_are_refused_although_proven(changed: dict[str, An
     assert words in text
     assert text.isprintable()
     refusal(lambda: exchange(initiator(), acceptor(broker(2, **changed))))
+
+
+def test_the_longest_names_are_taken() -> None:
+    longest = broker(1, identity="ü" * 255, member=0)
+    at_initiator, at_acceptor = exchange(initiator(longest), acceptor())
+    assert at_acceptor.peer == longest
+    assert at_initiator.peer == broker(2)
 
 
 def test_further_fields_of_a_later_version_are_ignored_and_proven() -> None:
