@@ -151,6 +151,7 @@ class EntryType(enum.IntEnum):
     """Written by the journal itself: a part of the state of a topic (``danube.log.snapshots``)."""
     TOMBSTONE = 10
     """Written by the journal itself: the topic was deleted."""
+    RAFT = 11  # of the metadata log; begins with the offset (u64) up to which its topic must be released to free it
 
 
 METADATA_ENTRY: Final = struct.Struct("<QQ")

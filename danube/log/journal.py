@@ -482,6 +482,9 @@ class Journal:
         for entry in entries:
             if entry.type is EntryType.BATCH:
                 file.count_batch(entry.topic_id, entry.size, entry.end_offset)
+            elif entry.type is EntryType.RAFT:
+                file.count_batch(entry.topic_id, entry.size, entry.end_offset)
+                continue
             if entry.topic_id and entry.type is not EntryType.TOMBSTONE:
                 note(file, entry.topic_id, entry.type)
         self._keeper.grown()

@@ -378,6 +378,10 @@ class Recovery:
                 recovered.batches += 1
                 if visitor is not None:
                     visitor.batch(topic_id, stamp, header, location)
+            elif kind == EntryType.RAFT:
+                file.count_batch(topic_id, end - start, Offset(int.from_bytes(data[start : start + 8], "little")))
+                if visitor is not None:
+                    visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
             elif kind == EntryType.DAMAGE:
                 self._note(msgspec.msgpack.decode(data[start:end], type=Corruption))
             elif kind == EntryType.SNAPSHOT:

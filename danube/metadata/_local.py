@@ -1,16 +1,13 @@
-"""Base of the built-in metadata stores: adds leases and watches to a :class:`~danube.metadata._machine.StoreMachine`.
+"""Base of the metadata stores of one broker: runs a :class:`~danube.metadata._machine.StoreMachine`, and adds leases.
 
-A store executes calls on its machine (:meth:`LocalStore._call`); only this method differs between the built-in
+A store executes calls on its machine (:meth:`LocalStore._call`); only this method differs between these
 stores. The base has the state that is not data: the deadlines of leases and the positions of watches.
 
 Leases. Deadlines are stored here, on the injected clock; the machine only executes the end of a lease. A lease is
 removed from the table of deadlines before its end is passed to the machine, so :meth:`keep_alive` either renews the
 lease for its full time, or fails because the lease has ended: there is no state in between.
 
-Watches. A watch is a position. When a change arrives, a watch that has seen everything so far either advances (the
-change is not under its prefix) or becomes *behind*, keeps its position, and is woken. A watch that is behind reads the
-history from its position, page by page. So an idle watch never falls out of the history because of other changes,
-a slow one costs no memory, and no polling is needed.
+Watches are in :mod:`danube.metadata._watched`.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from __future__ import annotations
 import heapq
 import math
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -29,21 +25,18 @@ import trio
 from danube.metadata._contract import (
     Condition,
     Delete,
-    EventBatch,
     KeyValue,
     LeaseId,
-    MetadataStore,
     Put,
     TransactionResult,
-    Watch,
 )
-from danube.metadata._keys import covers
 from danube.metadata._machine import HistoryPage, StoreMachine
 from danube.metadata._requests import lease_ended
+from danube.metadata._watched import WatchedStore
 from danube.model.errors import ClosedError, DanubeError, FailedPreconditionError
 from danube.model.limits import Limits
 
-__all__ = ["Clock", "LocalStore"]
+__all__ = ["Clock", "LocalStore", "conditions_of"]
 
 Clock = Callable[[], float]
 """Seconds on a clock that never goes back; only differences count."""
@@ -54,29 +47,21 @@ _EXPIRY_RETRY_S = 1.0
 """Pause before a failed end of a lease (because of a full disk, say) is retried."""
 
 
-class LocalStore(MetadataStore):
+class LocalStore(WatchedStore):
     """Base of the stores whose machine runs in this process."""
 
     def __init__(self, *, limits: Limits | None = None, clock: Clock = trio.current_time) -> None:
+        super().__init__()
         self._limits = limits if limits is not None else Limits()
         self._clock = clock
-        self._opened = False
-        self._closed = False
-        self._revision = 0
         self._deadlines: dict[LeaseId, float] = {}
         self._ttls: dict[LeaseId, float] = {}
         self._expiry: list[tuple[float, LeaseId]] = []  # heap; entries are hints, the deadlines decide
         self._expiry_changed = trio.Event()
-        self._watches: dict[_LocalWatch, None] = {}
         self._nursery: trio.Nursery | None = None
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
 
     # Implemented by each store
-
-    @property
-    @abstractmethod
-    def _machine(self) -> StoreMachine:
-        """The machine. Its ``check_`` methods may be called at any time, all others only from within a call."""
 
     @abstractmethod
     async def _call(self, work: Callable[[StoreMachine], _Result]) -> _Result:
@@ -96,21 +81,15 @@ class LocalStore(MetadataStore):
     def _publish(self) -> None:
         """Pass the effects of the machine's calls to watches and leases. Called in the order of the calls."""
         effects = self._machine.take_effects()
-        for batch in effects.batches:
-            self._revision = batch.revision
-            for watch in self._watches:
-                watch.notice(batch)
+        self._notice(effects.batches)
         now = self._clock() if effects.granted else 0.0
         for lease, ttl_s in effects.granted:
             self._arm(lease, ttl_s, now)
         for lease in effects.revoked:
             self._disarm(lease)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the metadata store is closed; open it again")
-        if not self._opened:
-            raise FailedPreconditionError("the metadata store is not open; use it inside `async with`")
+    async def _history(self, prefix: str, after: int) -> HistoryPage:
+        return await self._call(lambda machine: machine.history(prefix, after))
 
     # Life
 
@@ -146,8 +125,7 @@ class LocalStore(MetadataStore):
         """See :meth:`MetadataStore.aclose`."""
         if not self._closed:
             self._closed = True
-            for watch in self._watches:
-                watch.wake()
+            self._wake_watches()
         await self._shut()
 
     # Keys
@@ -168,12 +146,12 @@ class LocalStore(MetadataStore):
         self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
     ) -> int:
         """See :meth:`MetadataStore.put`."""
-        result = await self.transact(_conditions(key, expected_revision), [Put(key, value, lease)])
+        result = await self.transact(conditions_of(key, expected_revision), [Put(key, value, lease)])
         return result.revision
 
     async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
         """See :meth:`MetadataStore.delete`."""
-        result = await self.transact(_conditions(key, expected_revision), [Delete(key)])
+        result = await self.transact(conditions_of(key, expected_revision), [Delete(key)])
         return result.revision if result.replaced[0] else None
 
     async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
@@ -241,98 +219,7 @@ class LocalStore(MetadataStore):
             with trio.move_on_after(self._expiry[0][0] - self._clock() if self._expiry else math.inf):
                 await self._expiry_changed.wait()
 
-    # Watches
 
-    def watch(self, prefix: str, start_revision: int | None = None) -> Watch:
-        """See :meth:`MetadataStore.watch`."""
-        self._machine.check_prefix(prefix)
-        self._machine.check_start(start_revision)
-        return _LocalWatch(self, prefix, start_revision)
-
-
-class _LocalWatch(Watch):
-    """A position in the history of a :class:`LocalStore`."""
-
-    __slots__ = ("_behind", "_busy", "_entered", "_news", "_position", "_prefix", "_ready", "_start", "_store")
-
-    def __init__(self, store: LocalStore, prefix: str, start_revision: int | None) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._start = start_revision
-        self._position = 0
-        self._behind = False  # there is something to read after the position
-        self._ready: deque[EventBatch] = deque()  # read from the history, not yet returned: one page
-        self._news = trio.Event()
-        self._busy = False
-        self._entered = False
-
-    async def __aenter__(self) -> Self:
-        store = self._store
-        store._check_open()
-        if self._entered:
-            raise FailedPreconditionError("a metadata watch can be entered only once; create a new one")
-        self._entered = True
-        if self._start is None:
-            await trio.lowlevel.checkpoint()
-            self._position = store._revision
-        else:
-            self._position = self._start - 1
-            self._behind = True
-            await self._read()
-        # No await since the position was taken from the store: nothing can have changed in between.
-        store._watches[self] = None
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._store._watches.pop(self, None)
-        self._ready.clear()
-        self._entered = False
-        await trio.lowlevel.cancel_shielded_checkpoint()
-
-    def notice(self, batch: EventBatch) -> None:
-        """Process a new revision: advance past it, or become behind."""
-        if self._behind:
-            return
-        if any(covers(self._prefix, event.key) for event in batch.events):
-            self._behind = True
-            self._news.set()
-        else:
-            self._position = batch.revision
-
-    def wake(self) -> None:
-        """Wake a waiting iterator, to check for changes."""
-        self._news.set()
-
-    async def __anext__(self) -> EventBatch:
-        if self not in self._store._watches:
-            raise FailedPreconditionError("the metadata watch is not open; iterate inside its `async with`")
-        if self._busy:
-            raise FailedPreconditionError("two tasks iterate the same metadata watch; open one for each")
-        self._busy = True
-        try:
-            if self._ready:
-                await trio.lowlevel.checkpoint()
-            while not self._ready:
-                self._store._check_open()
-                if self._behind:
-                    await self._read()
-                else:
-                    self._news = trio.Event()
-                    await self._news.wait()
-            return self._ready.popleft()
-        finally:
-            self._busy = False
-
-    async def _read(self) -> None:
-        """Read the next page of history. If cancelled, the position is unchanged."""
-        prefix, position = self._prefix, self._position
-        page: HistoryPage = await self._store._call(lambda machine: machine.history(prefix, position))
-        self._position = page.position
-        self._ready.extend(page.batches)
-        self._behind = page.position < self._store._revision
-
-
-def _conditions(key: str, expected_revision: int | None) -> tuple[Condition, ...]:
+def conditions_of(key: str, expected_revision: int | None) -> tuple[Condition, ...]:
+    """Return the condition that a key has an expected revision, if there is one."""
     return () if expected_revision is None else (Condition(key, expected_revision),)

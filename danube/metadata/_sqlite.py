@@ -33,7 +33,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import google_crc32c
 import msgspec
@@ -43,7 +43,7 @@ from danube.metadata._keys import below
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, DataDirectoryError, DataLossError, LimitExceededError
 
-__all__ = ["FILE_NAME", "FORMAT", "SqliteTable"]
+__all__ = ["FILE_NAME", "FORMAT", "SqliteTable", "sync_directory"]
 
 FILE_NAME = "metadata.db"
 FORMAT = 2
@@ -71,6 +71,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     next_lease: int = 1
     items: int = 0
     leases: int = 0
+    extra: bytes = b""
 
 
 class _Lease(msgspec.Struct, frozen=True, array_like=True):
@@ -81,9 +82,20 @@ class _Lease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SqliteTable:
-    """Implements :class:`~danube.metadata._machine.Rows`. Not safe for two threads at once."""
+    """Implements :class:`~danube.metadata._machine.Rows`. Not safe for two threads at once.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: of the file.
+        synchronous: FULL: a transaction is durable when it ends. NORMAL: a power loss may undo the last transactions,
+            back to the last checkpoint at most.
+
+    Attributes:
+        extra: bytes of the owner's, changed and stored with the transactions.
+    """
+
+    def __init__(self, directory: Path, *, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> None:
+        self.extra = b""
+        self._synchronous = synchronous
         self.revision = 0
         self.compacted = 0
         self.next_lease = 1
@@ -148,14 +160,14 @@ class SqliteTable:
             self._execute("PRAGMA locking_mode = EXCLUSIVE")
             if self._one("PRAGMA journal_mode = WAL")[0] != "wal":
                 raise DataDirectoryError(f"{self._path} cannot be written with a write-ahead log on this file system")
-            self._execute("PRAGMA synchronous = FULL")
+            self._execute(f"PRAGMA synchronous = {self._synchronous}")
             if not self._check_format():
                 self._create()
             if self._state() != self._saved:
                 raise DataDirectoryError(f"{self._path} was changed by another process; stop it, and start again")
             if new:
                 for directory in self._new_names:
-                    _sync_directory(directory)
+                    sync_directory(directory)
         # A read-only connection leaves this behind; a writing one owns the file exclusively and needs none.
         self._path.with_name(FILE_NAME + "-shm").unlink(missing_ok=True)
         self._execute("BEGIN")
@@ -259,6 +271,7 @@ class SqliteTable:
         """Read the counters from the file: at the beginning, and after a transaction was rolled back."""
         state = self._saved = self._state()
         self.revision, self.compacted, self.next_lease = state.revision, state.compacted, state.next_lease
+        self.extra = state.extra
         self._item_count, self.lease_count = state.items, state.leases
         count, first, last, size = self._one(
             "SELECT count(*), min(revision), max(revision), sum(length(body)) FROM history"
@@ -309,7 +322,7 @@ class SqliteTable:
                 raise
 
     def _present(self) -> _State:
-        return _State(self.revision, self.compacted, self.next_lease, self._item_count, self.lease_count)
+        return _State(self.revision, self.compacted, self.next_lease, self._item_count, self.lease_count, self.extra)
 
     def _save(self) -> None:
         present = self._present()
@@ -476,7 +489,8 @@ def _make_directory(directory: Path) -> list[Path]:
     return [path.parent for path in missing]
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make creations and renames in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
