@@ -253,10 +253,16 @@ class Machine:
         store: RaftStore = await self.group.nursery.start(self._live)
         return store
 
-    async def _live(self, task_status: trio.TaskStatus[RaftStore]) -> None:
+    async def try_start(self) -> None:
+        """Open the store in this task, so that the error of a refusal arrives here; it must be refused."""
         group = self.group
-        port = self._port = _Port(group.switch, self.member)
-        store = group.store_type(
+        store = self.make_store(_Port(group.switch, self.member))
+        async with store:
+            raise AssertionError("the store has opened")
+
+    def make_store(self, port: _Port) -> RaftStore:
+        group = self.group
+        return group.store_type(
             self.disk,
             self.table,
             member=self.member,
@@ -267,6 +273,11 @@ class Machine:
             work=inline,
             options=group.options,
         )
+
+    async def _live(self, task_status: trio.TaskStatus[RaftStore]) -> None:
+        group = self.group
+        port = self._port = _Port(group.switch, self.member)
+        store = self.make_store(port)
         turn = store.node._turn
 
         async def gated_turn() -> None:

@@ -322,6 +322,7 @@ class Node:
         self._leases: dict[LeaseId, float] = {}
         self._lease_clock = LeaseClock()
         self._tick_at = math.inf
+        self._looked_at = 0.0
         self._last_cut = 0
         self._cutting = False
         self._sending: dict[NodeId, Sending] = {}
@@ -632,7 +633,8 @@ class Node:
         self._news.set()
 
     async def _drive(self) -> None:
-        self._tick_at = self._clock() + self._tick_s
+        self._looked_at = self._clock()
+        self._tick_at = self._looked_at + self._tick_s
         while True:
             await self._turn()
             if self._news.is_set():
@@ -696,12 +698,12 @@ class Node:
     def _take_time(self, now: float) -> None:
         """Let the time pass: one tick at most, however long this loop stood still."""
         raft = self._raft
+        looked_at, self._looked_at = self._looked_at, now
         if self._being_alone_idle:
             self._tick_at = now + self._tick_s
         elif now >= self._tick_at:
-            gap = now - self._tick_at
-            if gap > self._options.gap_s:
-                self._lease_clock.postpone(gap)
+            if now - self._tick_at > self._options.gap_s:
+                self._lease_clock.postpone(now - looked_at)
             self._tick_at += self._tick_s
             if self._tick_at <= now:
                 self._tick_at = now + self._tick_s

@@ -1,0 +1,605 @@
+"""Directed tests of a member of the replicated store: starting, failing, leases, copies, members; in virtual time."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import trio
+from raft_members import OPTIONS, Group, SimulatedTable, seeded_scheduler
+
+from danube.metadata import DeleteEvent
+from danube.metadata.raft import RaftStore
+from danube.metadata.raft.commands import Revoke
+from danube.metadata.raft.state import ReplicatedState
+from danube.model.errors import (
+    DanubeError,
+    DataLossError,
+    FailedPreconditionError,
+    JournalFencedError,
+    LimitExceededError,
+    MetadataConflictError,
+    NotFoundError,
+    UnavailableError,
+    WatchCompactedError,
+)
+from danube.model.limits import KIB, Limits
+from danube.raft import NodeId
+from danube.testing.clock import sleep
+
+pytestmark = pytest.mark.virtual
+
+SMALL = OPTIONS._replace(cut_entries=40, cut_bytes=16 * KIB, kept_entries=10, most_kept_entries=60)
+
+
+@pytest.fixture(autouse=True)
+def _scheduler():
+    with seeded_scheduler(11):
+        yield
+
+
+async def fill(store, count, prefix="/fill"):
+    for number in range(count):
+        await store.put(f"{prefix}/{number % 20}", b"%d" % number)
+
+
+def others(group, *machines):
+    return [each for each in group.machines.values() if each not in machines]
+
+
+# Planted mistakes
+
+
+class _LocalClockState(ReplicatedState):
+    """Ends leases while it applies, by the clock of the member (planted mistake 5)."""
+
+    def _apply(self, entry):
+        deadlines = self.__dict__.setdefault("deadlines", {})
+        for lease, deadline in list(deadlines.items()):
+            if deadline < trio.current_time():
+                del deadlines[lease]
+                self._run(Revoke(lease))
+        applied = super()._apply(entry)
+        for lease, ttl_s in self.table.leases():
+            deadlines.setdefault(lease, trio.current_time() + ttl_s)
+        return applied
+
+
+class _SkippingStore(RaftStore):
+    """Its watches go on behind an installed copy (planted mistake 6)."""
+
+    def replaced(self, revision):
+        self._revision = revision
+        for watch in self._watches:
+            watch._position = revision
+
+
+# Alone
+
+
+async def test_a_lone_member_leads_at_once_and_is_still_while_idle():
+    group = Group(1, 1)
+    async with group.run():
+        assert trio.current_time() < 0.05
+        store = group[1].running
+        await store.put("/a", b"")
+        assert trio.current_time() < 0.1
+        await sleep(1.0)
+        turns = 0
+        turn = store.node._turn
+
+        async def counted():
+            nonlocal turns
+            turns += 1
+            await turn()
+
+        store.node._turn = counted
+        writes = group[1].disk.writes
+        await sleep(3600)
+        assert (turns, group[1].disk.writes) == (0, writes)
+        await store.grant_lease(7200)
+        writes = group[1].disk.writes
+        turns = 0
+        await sleep(100)
+        assert turns <= 500
+        assert group[1].disk.writes == writes
+
+
+async def test_a_slow_disk_is_no_reason_for_an_election():
+    group = Group(2, 1)
+    async with group.run():
+        store = group[1].running
+        lease = await store.grant_lease(3600)
+        group[1].disk.sync_delay_s = 30.0
+        await store.put("/a", b"", lease=lease)
+        assert store.node.raft.term == 1
+        assert store.node.raft.is_leader
+
+
+async def test_a_lone_member_cuts_its_log_and_frees_its_files():
+    group = Group(3, 1, options=SMALL)
+    async with group.run():
+        store = group[1].running
+        for number in range(400):
+            await store.put(f"/a/{number % 9}", bytes(2000))
+        assert store.node.raft.log.last_index - store.node.raft.log.base_index < 100
+        await sleep(5.0)
+        usage = store.node._wal._journal.usage()
+        assert usage.files <= 3
+        await group[1].kill(power_loss=True)
+        again = await group[1].start()
+        items, revision = await again.list("/a")
+        assert (len(items), revision) == (9, 400)
+
+
+async def test_what_a_power_loss_undoes_in_the_table_is_applied_again():
+    group = Group(4, 1)
+    async with group.run():
+        for round_number in range(6):
+            store = group[1].running
+            await fill(store, 30)
+            await group[1].kill(power_loss=True)
+            await group[1].start()
+            items, revision = await group[1].running.list("/fill")
+            assert revision == 30 * (round_number + 1)
+            assert {int(item.value) for item in items} == set(range(10, 30))
+
+
+# What ends a member
+
+
+async def test_a_failed_sync_ends_the_member():  # R24
+    group = Group(5)
+    async with group.run():
+        leader = await group.leader()
+        await leader.running.put("/a", b"1")
+        leader.disk.fail("sync", errno.EIO)
+        with pytest.raises((JournalFencedError, UnavailableError)):
+            await leader.running.put("/a", b"2")
+        with pytest.raises(JournalFencedError):
+            await leader.running.get("/a")
+        assert isinstance(leader.running.node.failure, JournalFencedError)
+        other = await group.leader(other_than=leader)
+        assert (await other.running.get("/a")).value in (b"1", b"2")
+        await other.running.put("/a", b"3")
+
+
+async def test_a_member_whose_log_is_damaged_takes_part_in_nothing():  # R25
+    group = Group(6)
+    async with group.run():
+        await fill(group[1].running, 60)
+        await sleep(1.0)
+        await group[1].kill()
+        disk = group[1].disk
+        name = max(
+            name for name in disk.names() if name.startswith("journal-") and disk.content(name)[4096:4100] == b"DNJB"
+        )
+        disk.flip(name, 4096 + 60)
+        for _ in range(2):
+            with pytest.raises(DataLossError, match="takes part in nothing"):
+                await group[1].try_start()
+        assert 1 not in group.switch.receivers
+
+
+async def test_a_table_that_is_not_that_of_the_log_is_refused():
+    group = Group(7, 1)
+    async with group.run():
+        await fill(group[1].running, 20)
+        await group[1].stop()
+        ahead = group[1].table
+        group[1].table = SimulatedTable(group.random)
+        await group[1].start()  # an empty one is built again
+        assert len((await group[1].running.list("/"))[0]) == 20
+        await group[1].stop()
+        group[1].disk = group.make_disk()
+        group[1].table = ahead
+        with pytest.raises(DataLossError, match="does not fit"):
+            await group[1].try_start()
+
+
+async def test_a_full_disk_of_the_table_delays_what_is_committed():
+    group = Group(8, 1)
+    async with group.run():
+        group[1].table.fail = LimitExceededError("the disk is full")
+        before = trio.current_time()
+        await group[1].running.put("/a", b"1")
+        assert trio.current_time() >= before + 1.0
+
+
+async def test_a_table_that_fails_ends_the_member():
+    group = Group(9, 1)
+    async with group.run():
+        group[1].table.fail = DataLossError("the table is damaged")
+        for _ in range(2):
+            with pytest.raises(DataLossError, match="the table is damaged"):
+                await group[1].running.put("/a", b"1")
+
+
+# Calls
+
+
+async def test_without_a_majority_calls_fail_in_time_and_say_so():
+    group = Group(10, options=OPTIONS._replace(call_s=5.0))
+    async with group.run():
+        leader = await group.leader()
+        await leader.running.put("/a", b"1")
+        for machine in others(group, leader):
+            await machine.kill()
+        await sleep(3.0)
+        for call in (lambda: leader.running.put("/a", b"2"), lambda: leader.running.get("/a")):
+            before = trio.current_time()
+            with pytest.raises(UnavailableError, match="no leader is known"):
+                await call()
+            assert trio.current_time() < before + 5.2
+        for machine in others(group, leader):
+            await machine.start()
+        assert (await leader.running.get("/a")).value == b"1"  # it was said not to be made
+
+
+async def test_a_change_of_leaders_answers_calls_without_doubt():
+    """What the former leader had not committed is in the log of the new one, or is proposed again; never both."""
+    for seed in range(6):
+        group = Group(20 + seed, delay_s=0.01)
+        async with group.run():
+            leader = await group.leader()
+            follower = others(group, leader)[0]
+            revisions = []
+
+            async def put(number, follower=follower, revisions=revisions):
+                revisions.append(await follower.running.put(f"/n/{number}", b"", expected_revision=0))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(40):
+                    nursery.start_soon(put, number)
+                    if number == 20:
+                        nursery.start_soon(leader.kill)
+                    await sleep(0.002)
+            assert len(set(revisions)) == 40
+            await leader.start()
+            await group.settle()
+
+
+async def test_reads_at_a_cut_off_leader_are_not_answered():
+    group = Group(30, options=OPTIONS._replace(call_s=3.0))
+    async with group.run():
+        old = await group.leader()
+        await old.running.put("/a", b"1")
+        group.switch.isolate(old.member, list(group.machines))
+        outcome = []
+
+        async def read():
+            try:
+                outcome.append(await old.running.get("/a"))
+            except UnavailableError:
+                outcome.append(None)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            new = await group.leader(other_than=old)
+            await new.running.put("/a", b"2")
+        assert outcome == [None]
+        group.switch.heal()
+        await sleep(2.0)
+        assert (await old.running.get("/a")).value == b"2"
+
+
+async def test_a_conflict_is_told_at_the_member_that_was_asked():
+    group = Group(31)
+    async with group.run():
+        leader = await group.leader()
+        follower = others(group, leader)[0]
+        revision = await leader.running.put("/a", b"1")
+        with pytest.raises(MetadataConflictError, match=f"at revision {revision + 1}"):
+            await follower.running.put("/a", b"2", expected_revision=revision + 1)
+
+
+# Leases
+
+
+async def test_leases_end_by_the_leaders_clock_through_the_log():
+    group = Group(40)
+    async with group.run():
+        leader = await group.leader()
+        lease = await leader.running.grant_lease(3.0)
+        await others(group, leader)[0].running.put("/a", b"", lease=lease)
+        granted = trio.current_time()
+        async with group[1].running.watch("/a") as watch:
+            batch = await watch.__anext__()
+        assert isinstance(batch.events[0], DeleteEvent)
+        assert 2.9 < trio.current_time() - granted < 3.3
+        with pytest.raises(NotFoundError):
+            await others(group, leader)[1].running.keep_alive(lease)
+
+
+async def test_a_new_leader_gives_every_lease_its_full_time():
+    group = Group(41)
+    async with group.run():
+        leader = await group.leader()
+        lease = await leader.running.grant_lease(3.0)
+        await leader.running.put("/a", b"", lease=lease)
+        await sleep(2.8)
+        await leader.kill()
+        new = await group.leader(other_than=leader)
+        led = trio.current_time()
+        await sleep(2.7)
+        assert await new.running.get("/a") is not None
+        await sleep(0.8)
+        assert await new.running.get("/a") is None
+        assert trio.current_time() < led + 3.7
+
+
+async def test_a_leader_that_stood_still_extends_leases_by_that_time():
+    group = Group(42, 1)
+    async with group.run():
+        store = group[1].running
+        lease = await store.grant_lease(3.0)
+        await store.put("/a", b"", lease=lease)
+        await sleep(2.0)
+        group[1].pause()
+        await sleep(10.0)
+        group[1].resume()
+        await sleep(0.8)
+        await store.keep_alive(lease)
+        await sleep(2.5)
+        assert await store.get("/a") is not None
+
+
+async def test_a_keep_alive_is_answered_only_by_a_leader_that_still_leads():
+    group = Group(43, options=OPTIONS._replace(call_s=4.0))
+    async with group.run():
+        old = await group.leader()
+        lease = await old.running.grant_lease(30.0)
+        group.switch.isolate(old.member, list(group.machines))
+        with pytest.raises(UnavailableError):
+            await old.running.keep_alive(lease)
+        new = await group.leader(other_than=old)
+        await new.running.revoke(lease)
+        group.switch.heal()
+        with pytest.raises(NotFoundError):
+            await old.running.keep_alive(lease)
+
+
+async def test_a_leader_that_hears_nobody_ends_no_lease():
+    group = Group(44)
+    async with group.run():
+        old = await group.leader()
+        lease = await old.running.grant_lease(0.6)
+        await old.running.put("/a", b"", lease=lease)
+        await sleep(0.3)
+        group.switch.isolate(old.member, list(group.machines), outward=False)
+        await sleep(1.0)  # its time is up there, and others still take its entries
+        assert old.is_leader
+        end = old.running.node.raft.log.last_index
+        assert not any(b"\x92\x02" in entry.data for entry in old.running.node.raft.log.between(end, end + 1))
+        new = await group.leader(other_than=old)
+        assert await new.running.get("/a") is not None
+
+
+# Watches and copies of the table
+
+
+async def behind_a_copy(group, seconds=0.0):
+    """Let a follower fall so far behind that it needs a copy; return it, and the store of another member."""
+    leader = await group.leader()
+    slow = others(group, leader)[0]
+    group.switch.isolate(slow.member, list(group.machines))
+    await fill(leader.running, 200)
+    installs = slow.table.installs
+    group.switch.heal()
+    with trio.fail_after(60):
+        while slow.table.installs == installs:
+            await sleep(0.05)
+    return slow, leader
+
+
+async def story_across_a_copy(store_type):
+    """Return what a watch at a member tells while a copy replaces the member's table, and the last revision."""
+    group = Group(50, options=SMALL, limits=Limits(metadata_history_revisions=1000), store_type=store_type)
+    async with group.run():
+        leader = await group.leader()
+        slow = others(group, leader)[0]
+        seen = []
+
+        async def follow():
+            async with slow.running.watch("/") as watch:
+                async for batch in watch:
+                    seen.append(batch.revision)  # noqa: PERF401 - they are looked at meanwhile
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            await sleep(0.1)
+            await behind_a_copy(group)
+            last = await leader.running.put("/last", b"")
+            with trio.fail_after(10):
+                while not seen or seen[-1] < last:
+                    await sleep(0.01)
+            nursery.cancel_scope.cancel()
+        await group.settle()
+    return seen, last
+
+
+async def test_a_watch_goes_on_across_an_installed_copy():
+    seen, last = await story_across_a_copy(RaftStore)
+    assert seen == list(range(1, last + 1))
+
+
+async def test_a_watch_that_skips_a_copy_is_found():
+    seen, last = await story_across_a_copy(_SkippingStore)
+    assert seen != list(range(1, last + 1))
+
+
+async def test_a_watch_that_a_copy_leaves_without_history_is_told():
+    group = Group(51, options=SMALL, limits=Limits(metadata_history_revisions=50))
+    async with group.run():
+        leader = await group.leader()
+        await leader.running.put("/w", b"")
+        slow = others(group, leader)[0]
+        await slow.running.get("/w")
+        async with slow.running.watch("/w") as watch:
+            await behind_a_copy(group)
+            with pytest.raises(WatchCompactedError), trio.fail_after(10):
+                await watch.__anext__()
+
+
+async def test_a_copy_arrives_although_pieces_are_lost_and_the_leader_changes():
+    group = Group(52, options=SMALL._replace(piece_bytes=300), delay_s=0.005)
+    async with group.run():
+        leader = await group.leader()
+        slow = others(group, leader)[0]
+        group.switch.isolate(slow.member, list(group.machines))
+        await fill(leader.running, 200)
+        group.switch.heal()
+        group.switch.loss = 0.3
+        await sleep(1.0)
+        group.switch.loss = 0.05
+        await leader.kill()
+        await group.leader(other_than=leader)
+        await leader.start()
+        await group.settle()
+        assert slow.table.installs >= 1
+
+
+async def test_a_crash_at_any_point_of_an_installation_leaves_a_member_that_starts():
+    """Before, while and after the table is replaced, with the power lost each time."""
+    for moment in range(8):
+        group = Group(60 + moment, options=SMALL, sync_delay_s=0.05)
+        async with group.run():
+            leader = await group.leader()
+            slow = others(group, leader)[0]
+            group.switch.isolate(slow.member, list(group.machines))
+            await fill(leader.running, 120)
+            group.switch.heal()
+            node = slow.running.node
+            with trio.fail_after(60):
+                while not node._wal.standing.installing:
+                    await sleep(0.001)
+            await sleep(0.02 * moment)
+            await slow.kill(power_loss=True)
+            await slow.start()
+            await group.settle()
+            assert (await slow.running.list("/fill"))[1] == 120
+
+
+async def test_the_log_kept_for_a_slow_member_is_bounded():
+    group = Group(53, options=SMALL)
+    async with group.run():
+        leader = await group.leader()
+        slow = others(group, leader)[0]
+        await slow.kill()
+        await fill(leader.running, 300)
+        log = leader.running.node.raft.log
+        assert log.last_index - log.base_index <= 60 + 45
+        await slow.start()
+        await group.settle()
+
+
+# Members
+
+
+async def test_a_learner_joins_is_promoted_and_a_voter_leaves():
+    group = Group(70, options=SMALL)
+    async with group.run():
+        leader = await group.leader()
+        await fill(leader.running, 150)
+        new = group.add(4)
+        await new.start()
+        conf = await leader.running.node.add_learner(new.member)
+        assert conf.learners == (4,)
+        with trio.fail_after(30):
+            while True:
+                try:
+                    conf = await leader.running.node.promote(new.member)
+                    break
+                except FailedPreconditionError:
+                    await sleep(0.1)
+        assert (conf.voters, conf.learners) == ((1, 2, 3, 4), ())
+        assert (await new.running.list("/fill"))[1] == 150
+        await leader.running.node.remove(leader.member)
+        machine = await group.leader(other_than=leader)
+        assert machine.running.node.raft.conf.voters == tuple(sorted({1, 2, 3, 4} - {leader.member}))
+        await leader.stop()
+        del group.machines[leader.member]
+        await machine.running.put("/after", b"")
+        await group.settle()
+
+
+async def test_a_learner_far_behind_is_not_promoted():
+    group = Group(71)
+    async with group.run():
+        leader = await group.leader()
+        await leader.running.node.add_learner(NodeId(4))
+        await fill(leader.running, 120)
+        with pytest.raises(FailedPreconditionError, match="entries behind"):
+            await leader.running.node.promote(NodeId(4))
+        with pytest.raises(FailedPreconditionError, match="not a learner"):
+            await leader.running.node.promote(NodeId(5))
+
+
+async def test_only_the_leader_changes_members():
+    group = Group(72)
+    async with group.run():
+        leader = await group.leader()
+        with pytest.raises(FailedPreconditionError, match=f"member {leader.member} does"):
+            await others(group, leader)[0].running.node.add_learner(NodeId(4))
+        await leader.running.node.add_learner(NodeId(4))
+        with pytest.raises(DanubeError):
+            await leader.running.node.change_members([])
+
+
+async def test_a_lone_member_grows_to_three_and_shrinks_to_one():
+    group = Group(73, 1, options=SMALL)
+    async with group.run():
+        first = group[1]
+        await fill(first.running, 100)
+        for number in (2, 3):
+            await group.add(number).start()
+            await first.running.node.add_learner(NodeId(number))
+            await sleep(2.0)
+            await first.running.node.promote(NodeId(number))
+        await group.settle()
+        for number in (2, 3):
+            await first.running.node.remove(NodeId(number))
+            await group[number].stop()
+            del group.machines[NodeId(number)]
+        assert first.running.node.is_alone
+        await first.running.put("/a", b"")
+
+
+async def test_a_leader_hands_over():
+    group = Group(74)
+    async with group.run():
+        leader = await group.leader()
+        other = others(group, leader)[0]
+        assert leader.running.node.transfer(other.member)
+        before = trio.current_time()
+        assert await group.leader(other_than=leader) is other
+        assert trio.current_time() < before + 0.3
+        await leader.running.put("/a", b"")
+
+
+def test_leases_that_end_by_the_clock_of_a_member_are_found(monkeypatch):
+    from raft_worlds import run_world
+
+    monkeypatch.setattr("danube.metadata.raft.node.ReplicatedState", _LocalClockState)
+    for seed in range(10):
+        try:
+            run_world(seed)
+        except (AssertionError, DanubeError):
+            return
+    raise AssertionError("not found")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_worlds_keep_what_the_store_promises(seed):
+    from raft_worlds import run_world
+
+    counts = run_world(seed)
+    assert counts["changes"] > 20
+
+
+@pytest.mark.extended
+def test_many_worlds():
+    from raft_worlds import run_world
+
+    for seed in range(1000, 1200):
+        run_world(seed)
