@@ -258,13 +258,22 @@ class Raft:
             if self._may_campaign():
                 self._pre_campaign()
 
-    def leader_lost(self, node: NodeId) -> None:
-        """Report that ``node`` is unreachable and its port refuses connections: campaign at once if it leads (R5)."""
+    def leader_lost(self, node: NodeId, *, campaign: bool = True) -> None:
+        """Report that ``node`` is unreachable and its port refuses connections: campaign at once if it leads (R5).
+
+        Without ``campaign`` it only counts as not heard, so that others get this node's vote; :meth:`campaign_if_lost`
+        follows a little later, at a different time on each node, because candidates of the same moment split the votes.
+        """
         if node == self.leader and self.role is Role.FOLLOWER:
             self._since_heard = self.settings.election_ticks
-            if self._may_campaign():
-                self._restart_election_timer()
-                self._pre_campaign()
+            if campaign:
+                self.campaign_if_lost()
+
+    def campaign_if_lost(self) -> None:
+        """Campaign if the leader that this node follows is not heard."""
+        if self.role is Role.FOLLOWER and self.leader is not None and not self._hears_leader() and self._may_campaign():
+            self._restart_election_timer()
+            self._pre_campaign()
 
     def propose(self, data: bytes) -> int | Refusal:
         """Append a command; return its index, or the refusal. It is committed once it is in :attr:`Ready.committed`.

@@ -293,6 +293,30 @@ async def test_a_conflict_is_told_at_the_member_that_was_asked():
             await follower.running.put("/a", b"2", expected_revision=revision + 1)
 
 
+async def test_a_refused_reconnect_to_the_leader_starts_an_election_at_once():
+    group = Group(32)
+    async with group.run():
+        leader = await group.leader()
+        await leader.running.put("/a", b"1")
+        await leader.kill()
+        await sleep(0.01)  # what it has sent arrives
+        before = trio.current_time()
+        for machine in others(group, leader):
+            machine.running.node.refused(leader.member)
+        await others(group, leader)[0].running.put("/a", b"2")
+        assert trio.current_time() < before + 0.3
+
+
+async def test_members_change_the_bounds_together():
+    group = Group(33, limits=Limits(metadata_history_revisions=30))
+    async with group.run():
+        await fill(group[1].running, 50)
+        await group.settle()
+        kept = {machine.table.revision - machine.table.compacted for machine in group.up}
+        assert kept == {kept_by for kept_by in kept if 20 < kept_by <= 30}
+        assert len(kept) == 1
+
+
 # Leases
 
 

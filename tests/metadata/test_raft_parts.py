@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from raft_members import SimulatedTable
 
 from danube.metadata import Condition, Delete, Put, TransactionResult
 from danube.metadata._contract import LeaseId
-from danube.metadata.raft import SqliteStateTable, digest_of
+from danube.metadata.raft import PeerLinks, SqliteStateTable, digest_of
 from danube.metadata.raft.commands import (
     Grant,
     Revoke,
@@ -361,3 +362,49 @@ def test_a_gap_of_the_loop_extends_all_leases():
     clock.postpone(20.0)
     assert clock.due(22.9) == []
     assert clock.due(23.0) == [1]
+
+
+# Links between brokers
+
+
+class _Peers:
+    def __init__(self):
+        self.sent = []
+        self.handlers = {}
+
+    def send(self, to, channel, payload):
+        self.sent.append((to, channel, payload))
+        return True
+
+    def on_message(self, channel, handler):
+        self.handlers[channel] = handler
+
+    def on_lost(self, listener):
+        self.lost = listener
+
+
+class _Member:
+    def __init__(self):
+        self.heard = []
+
+    def deliver(self, payload):
+        self.heard.append(payload)
+
+    def refused(self, node):
+        self.heard.append(node)
+
+
+async def test_members_speak_over_the_links_between_brokers():
+    peers, member = _Peers(), _Member()
+    links = PeerLinks(peers, {2: "b:6650"}.get)
+    links.send(NodeId(2), b"heartbeat")
+    links.send(NodeId(2), b"piece", bulk=True)
+    links.send(NodeId(3), b"to nowhere")
+    assert peers.sent == [("b:6650", "raft", b"heartbeat"), ("b:6650", "raft-copy", b"piece")]
+    await peers.handlers["raft"](None, b"too early")
+    links.connect(member)
+    await peers.handlers["raft"](None, b"one")
+    await peers.handlers["raft-copy"](None, b"two")
+    peers.lost(SimpleNamespace(peer=SimpleNamespace(member=2)))
+    peers.lost(SimpleNamespace(peer=SimpleNamespace(member=None)))
+    assert member.heard == [b"one", b"two", 2]

@@ -11,7 +11,7 @@
     forwarding, leases, transfer    proposals on their way, deadlines at the leader, copies     (pure)
 """
 
-from danube.metadata.raft.links import Links, NoLinks
+from danube.metadata.raft.links import Links, NoLinks, PeerLinks
 from danube.metadata.raft.node import Node, NodeOptions, Worker, in_thread
 from danube.metadata.raft.sqlite_table import SqliteStateTable
 from danube.metadata.raft.state import StateTable, digest_of
@@ -22,6 +22,7 @@ __all__ = [
     "NoLinks",
     "Node",
     "NodeOptions",
+    "PeerLinks",
     "RaftStore",
     "SqliteStateTable",
     "StateTable",

@@ -127,6 +127,8 @@ class NodeOptions(NamedTuple):
     """The same for a lone member with open leases."""
     gap_s: float = 0.5
     """A loop that stood still for longer extends the leases."""
+    campaign_s: float = 0.15
+    """A member that hears of the leader's death waits for a random part of this before it campaigns."""
     resend_s: float = 0.5
     """What was not answered for so long is sent again."""
     call_s: float = 10.0
@@ -323,6 +325,7 @@ class Node:
         self._lease_clock = LeaseClock()
         self._tick_at = math.inf
         self._looked_at = 0.0
+        self._campaign_at = math.inf
         self._last_cut = 0
         self._cutting = False
         self._sending: dict[NodeId, Sending] = {}
@@ -542,7 +545,8 @@ class Node:
     def refused(self, node: NodeId) -> None:
         """Note that the link to a member broke, and that its port refuses connections: its process is dead (R5)."""
         if self._failure is None:
-            self._raft.leader_lost(node)
+            self._raft.leader_lost(node, campaign=False)
+            self._campaign_at = self._clock() + self._random.random() * self._options.campaign_s
             self._wake()
 
     # --- Members
@@ -693,7 +697,9 @@ class Node:
         return self._options.lone_tick_s if self.is_alone else self._options.tick_s
 
     def _next_time(self) -> float:
-        return min(self._tick_at, self._lease_clock.next_look() if self._lease_clock.term else math.inf)
+        return min(
+            self._tick_at, self._campaign_at, self._lease_clock.next_look() if self._lease_clock.term else math.inf
+        )
 
     def _take_time(self, now: float) -> None:
         """Let the time pass: one tick at most, however long this loop stood still."""
@@ -709,6 +715,9 @@ class Node:
                 self._tick_at = now + self._tick_s
             raft.tick()
             self._check_calls(now)
+        if now >= self._campaign_at:
+            self._campaign_at = math.inf
+            raft.campaign_if_lost()
         if not raft.is_leader and self.is_alone and self.member in raft.conf.voters:
             self._lead_alone()
         if self._lease_clock.term:
@@ -775,7 +784,7 @@ class Node:
         for to, messages in posts.items():
             first = size = 0
             for end, message in enumerate(messages, 1):
-                size += sum(map(len, _blobs(message)))
+                size += _size(message)
                 if size >= _PAYLOAD_BYTES:
                     self._links.send(to, encode_payload(self.member, messages[first:end]))
                     first, size = end, 0
@@ -1150,9 +1159,9 @@ class Node:
                         raft.snapshot_failed(to)  # another member's copy has replaced it
                         return
                     piece = await self._work(partial(self._table.read_copy, position, options.piece_bytes))
-                self._post(to, SnapshotPiece(term, base, size, digest, position, piece, crc32c(piece)))
-                self._wake()
                 news = sending.news = trio.Event()
+                message = SnapshotPiece(term, base, size, digest, position, piece, crc32c(piece))
+                self._links.send(to, encode_payload(self.member, (message,)), bulk=True)
                 with trio.move_on_after(options.piece_s):
                     await news.wait()
                 if sending.position == position and not sending.is_done:
@@ -1245,12 +1254,13 @@ def _fits(index: int, term: int, base: Base, entries: Sequence[Entry]) -> bool:
     return 0 <= position < len(entries) and entries[position].term == term
 
 
-def _blobs(message: AnyMessage) -> list[bytes]:
+def _size(message: AnyMessage) -> int:
+    """Return about how many bytes a message has."""
     if isinstance(message, Append):
-        return [entry.data for entry in message.entries]
-    if isinstance(message, SnapshotPiece):
-        return [message.piece]
-    return []
+        return sum(entry.size for entry in message.entries)
+    if isinstance(message, Forward):
+        return sum(map(len, message.proposals))
+    return 0
 
 
 def _again(error: DanubeError) -> DanubeError:
