@@ -74,10 +74,7 @@ class WatchedStore(MetadataStore):
     def watch(self, prefix: str, start_revision: int | None = None) -> Watch:
         """See :meth:`MetadataStore.watch`."""
         self._machine.check_prefix(prefix)
-        if start_revision is not None and start_revision < 1:
-            raise InvalidArgumentError(
-                f"a metadata watch cannot start at revision {start_revision}; the first one is 1"
-            )
+        self._machine.check_start(start_revision)
         return _StoreWatch(self, prefix, start_revision)
 
 

@@ -5,6 +5,7 @@ Run some by hand, with this directory in the path: ``python tests/metadata/raft_
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import defaultdict
 from random import Random
@@ -345,4 +346,6 @@ if __name__ == "__main__":
         except Exception as error:  # noqa: BLE001 - reported
             failed += 1
             sys.stdout.write(f"seed {number}: {type(error).__name__}: {error}\n")
+            sys.stdout.flush()
+        gc.collect()  # the disks of a world
     sys.stdout.write(f"{count} worlds, {failed} failed, {dict(total)}\n")
