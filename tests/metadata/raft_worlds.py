@@ -65,7 +65,7 @@ class World:
         duration_s: float = 15.0,
         clients: int = 4,
         store_type: type[RaftStore] = RaftStore,
-        faults: tuple[str, ...] = ("kill", "power", "pause", "cut", "all", "slow", "straggler"),
+        faults: tuple[str, ...] = ("kill", "power", "pause", "cut", "all", "slow", "straggler", "members"),
     ) -> None:
         self.random = Random(seed)
         self.group = Group(
@@ -92,7 +92,7 @@ class World:
         """By key: when keep-alives of its lease began and were answered."""
         self.counts: dict[str, int] = defaultdict(int)
         self._number = 0
-        self._over = False
+        self._next_member = members + 1
 
     async def run(self) -> dict[str, int]:
         async with self.group.run(), trio.open_nursery() as nursery:
@@ -103,14 +103,14 @@ class World:
                     calls.start_soon(self._client, client)
                 calls.start_soon(self._tenant)
                 calls.start_soon(self._trouble)
-            self._over = True
             with trio.fail_after(60):
+                await self._dismiss_strangers()
                 for machine in self.group.machines.values():
                     if machine.store is None:
                         await machine.start()
                 await self.group.settle()
-                final, revision = await self.group[1].running.list("/")
-                while any(self.told[member] < revision for member in self.group.machines):
+                final, revision = await self._machine().running.list("/")
+                while any(self.told[member] < revision for member in self.group.machines if member in self.told):
                     await sleep(0.05)
             self.story = {number: batch for number, batch in self.story.items() if number <= revision}
             self.check({item.key: item for item in final}, revision)
@@ -121,7 +121,7 @@ class World:
     # Clients
 
     def _machine(self) -> Machine:
-        return self.random.choice(self.group.up or [self.group[1]])
+        return self.random.choice(self.group.up or list(self.group.machines.values()))
 
     async def _client(self, client: int) -> None:
         random = self.random
@@ -239,6 +239,8 @@ class World:
                 group.switch.isolate(machine.member, list(group.machines))
                 await sleep(5.0)
                 group.switch.heal()
+            elif kind == "members":
+                await self._change_members()
             elif kind == "slow":
                 machine.disk.sync_delay_s = 0.5
                 await sleep(random.uniform(0.1, 2.0))
@@ -248,6 +250,43 @@ class World:
                     await each.kill(power_loss=True)
                 for each in group.machines.values():
                     await each.start()
+
+    async def _change_members(self) -> None:
+        """Add a member and make it a voter, or remove one; whatever fails half way stays so."""
+        group, random = self.group, self.random
+        try:
+            with trio.move_on_after(8.0):
+                leader = await group.leader()
+                node = leader.running.node
+                if len(group.machines) < 5:
+                    machine = group.add(self._next_member)
+                    self._next_member += 1
+                    await machine.start()
+                    await node.add_learner(machine.member)
+                    await sleep(random.uniform(0.1, 1.0))
+                    await node.promote(machine.member)
+                else:
+                    await node.remove(random.choice(node.raft.conf.voters))
+                self.counts["changes of members"] += 1
+        except DanubeError:
+            self.counts["changes of members refused"] += 1
+
+    async def _dismiss_strangers(self) -> None:
+        """Stop machines that are no members at the end."""
+        group = self.group
+        while True:
+            for machine in list(group.machines.values()):
+                if machine.store is None:
+                    await machine.start()
+            leader = await group.leader()
+            conf = leader.running.node.raft.conf
+            if not conf.is_joint:
+                break
+            await sleep(0.1)
+        for member, machine in list(group.machines.items()):
+            if member not in conf.members:
+                await machine.stop()
+                del group.machines[member]
 
     # What must be true
 

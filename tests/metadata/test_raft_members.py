@@ -164,6 +164,13 @@ async def test_a_failed_sync_ends_the_member():  # R24
         await other.running.put("/a", b"3")
 
 
+async def test_a_disk_that_fails_at_the_start_is_told():
+    group = Group(12, 1)
+    group[1].disk.fail("sync", errno.EIO, after=1)  # the first one belongs to the recovery
+    with pytest.raises(JournalFencedError):
+        await group[1].try_start()
+
+
 async def test_a_member_whose_log_is_damaged_takes_part_in_nothing():  # R25
     group = Group(6)
     async with group.run():

@@ -394,7 +394,12 @@ class Node:
         return self._table.revision
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take part until :meth:`close`, or cancellation. An error ends the member and is kept in :attr:`failure`."""
+        """Take part until :meth:`close`, or cancellation. An error ends the member and is kept in :attr:`failure`.
+
+        Raises:
+            DanubeError: the member could not even begin.
+        """
+        has_begun = False
         try:
             async with trio.open_nursery() as outer:
                 await outer.start(self._wal.run)
@@ -404,6 +409,7 @@ class Node:
                     nursery.start_soon(self._drive)
                     nursery.start_soon(self._apply_loop)
                     nursery.start_soon(self._receive_loop)
+                    has_begun = True
                     task_status.started()
                     await self._ended.wait()
                     nursery.cancel_scope.cancel()
@@ -416,6 +422,8 @@ class Node:
             with trio.CancelScope(shield=True):  # bounded: one transaction and a close
                 async with self._table_lock:
                     await self._work(self._table.close)
+        if not has_begun and self._failure is not None:
+            raise self._failure
 
     async def _settle_start(self) -> None:
         """Bring the log in step with what :meth:`open` has found."""
