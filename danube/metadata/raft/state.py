@@ -117,7 +117,7 @@ class StateTable(Rows, Protocol):
         """
 
 
-class Applied(msgspec.Struct, frozen=True, gc=False):
+class Applied(msgspec.Struct, frozen=True):
     """An applied entry."""
 
     index: int
@@ -221,10 +221,10 @@ class ReplicatedState:
                     self.mark = msgspec.structs.replace(self.mark, bounds=bounds)
                     self._adopt(bounds)
         except (MetadataConflictError, NotFoundError) as error:
-            return error
+            return error.with_traceback(None)  # which would hold the outcomes of all entries applied with this one
         except LimitExceededError as error:
             if type(error) is LimitExceededError and machine.table.lease_count >= self.mark.bounds.leases:
-                return error
+                return error.with_traceback(None)
             raise  # of the disk
         return None
 
