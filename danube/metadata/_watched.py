@@ -100,13 +100,12 @@ class _StoreWatch(Watch):
         if self._entered:
             raise FailedPreconditionError("a metadata watch can be entered only once; create a new one")
         self._entered = True
-        if self._start is None or self._start > store._revision + 1:
-            await store._reach_present()
-        else:
-            await trio.lowlevel.checkpoint()
         if self._start is None:
+            await store._reach_present()
             self._position = store._revision
         else:
+            if self._start > store._revision + 1:
+                await store._reach_present()  # another member may have told of it
             self._position = self._start - 1
             self._behind = True
             await self._read()
