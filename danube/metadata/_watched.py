@@ -19,7 +19,7 @@ import trio
 from danube.metadata._contract import EventBatch, MetadataStore, Watch
 from danube.metadata._keys import covers
 from danube.metadata._machine import HistoryPage, StoreMachine
-from danube.model.errors import ClosedError, FailedPreconditionError, InvalidArgumentError
+from danube.model.errors import ClosedError, FailedPreconditionError
 
 __all__ = ["WatchedStore"]
 

@@ -38,7 +38,8 @@ import trio
 
 from danube.log import Disk
 from danube.metadata._contract import LeaseId
-from danube.metadata._machine import Effects, StoreMachine, lease_ended
+from danube.metadata._machine import Effects, StoreMachine
+from danube.metadata._requests import lease_ended
 from danube.metadata.raft.commands import Command, Revoke, SetBounds, encode_command, encode_proposal
 from danube.metadata.raft.forwarding import Inbox, Outbox
 from danube.metadata.raft.leases import LeaseClock
