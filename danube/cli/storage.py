@@ -86,7 +86,8 @@ def _sealing_record(sealing: SealingFigures) -> dict[str, Any]:
     }
     if sealing.stranded_topics:
         record["stranded"] = (
-            f"{human_bytes(sealing.stranded_bytes)} of {sealing.stranded_topics} topics that the metadata do not know"
+            f"{human_bytes(sealing.stranded_bytes)} of {sealing.stranded_topics} topics that the metadata do not know;"
+            " see: danube topics stranded"
         )
     if sealing.failing_for_s:
         record["failing for"] = human_duration(sealing.failing_for_s)

@@ -1,4 +1,4 @@
-"""``danube topics seal | unload | retention | restore``: manages the history of a topic."""
+"""``danube topics seal | unload | retention | restore | stranded | forget-stranded``: manages history of topics."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from danube.cli._retention import (
     read_retention,
 )
 from danube.cli.topics import TopicArgument
+from danube.model.ids import TopicId
 from danube.model.policies import Retention
 
 if TYPE_CHECKING:
-    from danube.model.history_api import RestoreReport, SealedTopic
+    from danube.model.history_api import RestoreReport, SealedTopic, StrandedTopic
 
 __all__ = ["add_commands"]
 
 _SEALED_COLUMNS = ["topic", "start_offset", "sealed_offset", "end_offset", "parts", "objects", "sealed_bytes"]
 _PLAN_COLUMNS = ["topic", "start_offset", "new_start_offset", "end_offset", "freed_parts", "freed_bytes"]
+_STRANDED_COLUMNS = ["topic_id", "journal_bytes", "end_offset"]
 _RESTORED_COLUMNS = ["topic", "state", "durability", "start_offset", "end_offset", "objects", "size_bytes"]
 
 
@@ -36,6 +38,8 @@ def add_commands(topics: typer.Typer) -> None:
     topics.command("unload")(unload_topic)
     topics.command("retention")(retention)
     topics.command("restore")(restore)
+    topics.command("stranded")(stranded)
+    topics.command("forget-stranded")(forget_stranded)
 
 
 def seal_topic(
@@ -148,6 +152,40 @@ def restore(
             )
     for unused in report.unused_objects:
         print(f"note: left out {unused}", file=sys.stderr)
+
+
+def stranded(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List topics in the journal that the metadata do not know: they are kept, and not served.
+
+    The metadata are older than the journal, or empty. Start the broker with the metadata that know these topics, or
+    give the topics up with forget-stranded.
+    """
+    found = run_with_client(lambda client: client.admin.list_stranded(), url, context)
+    show_rows([_stranded_row(topic) for topic in found], _STRANDED_COLUMNS, output)
+
+
+def forget_stranded(
+    ids: Annotated[list[str], typer.Argument(metavar="TOPIC_ID...", help="As shown by: danube topics stranded.")],
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Consent: the messages of these topics are lost for good.")
+    ] = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete what the journal holds of stranded topics; its space becomes free. Needs --accept-loss."""
+    try:
+        topic_ids = [TopicId(int(each, 16)) for each in ids]
+    except ValueError as error:
+        raise typer.BadParameter("a TOPIC_ID has hexadecimal digits only") from error
+    found = run_with_client(
+        lambda client: client.admin.forget_stranded(topic_ids, accept_loss=accept_loss), url, context
+    )
+    show_rows([_stranded_row(topic) for topic in found], _STRANDED_COLUMNS, output)
+
+
+def _stranded_row(topic: StrandedTopic) -> dict[str, Any]:
+    return {**to_plain(topic), "topic_id": f"{topic.topic_id:016x}"}
 
 
 def _summary(report: RestoreReport) -> str:

@@ -9,15 +9,18 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from danube.client._checks import as_durability, check_seconds, plain, start_position
+from danube.client._checks import as_durability, check_list, check_seconds, plain, start_position
 from danube.client._retry import Retry
 from danube.model import api, history_api
 from danube.model.history_api import HistoryMethod
+from danube.model.ids import TopicId
 from danube.model.names import validate_name, validate_namespace, validate_topic
 from danube.model.policies import Durability, Retention
 from danube.model.policy_api import ChangePolicies, ChangeSubscriptionPolicy, PolicyMethod, PolicyReport, ShowPolicies
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from danube.client._connection import Connection
 
 __all__ = ["Admin"]
@@ -131,6 +134,27 @@ class Admin:
         validate_topic(topic)
         request = history_api.ChangeRetention(topic, retention, dry_run, now)
         return await self._long(HistoryMethod.CHANGE_RETENTION, request, history_api.RetentionPlans, timeout_s)
+
+    async def list_stranded(self) -> list[history_api.StrandedTopic]:
+        """Return the topics that the journal has messages or cursors of, and that the metadata do not know."""
+        return (await self._read(HistoryMethod.LIST_STRANDED, api.Empty(), history_api.StrandedTopics)).topics
+
+    async def forget_stranded(
+        self, topic_ids: Sequence[TopicId], *, accept_loss: bool, timeout_s: float | None = None
+    ) -> list[history_api.StrandedTopic]:
+        """Delete for good what the journal holds of stranded topics; return them as they were.
+
+        Args:
+            topic_ids: as :meth:`list_stranded` returns them.
+            accept_loss: must be True: the messages of these topics are lost.
+            timeout_s: see the class.
+
+        Raises:
+            NotFoundError: one of them is not stranded; none was deleted.
+            FailedPreconditionError: the loss is not accepted.
+        """
+        request = history_api.ForgetStranded(check_list("topic_ids", topic_ids, "ids"), accept_loss)
+        return (await self._long(HistoryMethod.FORGET_STRANDED, request, history_api.StrandedTopics, timeout_s)).topics
 
     async def create_namespace(self, namespace: str) -> None:
         """Create a namespace."""

@@ -186,6 +186,7 @@ class FileTable:
     def drop_topic(self, topic_id: TopicId) -> bool:
         """Stop keeping entries of a topic; return whether a file lost its last needed batch."""
         freed = False
+        self.claim((topic_id,))
         for file in self._files.values():
             file.topics.discard(topic_id)
             if file.live.pop(topic_id, None) is not None and not file.live:
@@ -241,6 +242,11 @@ class FileTable:
         """Keep the entries of topics that are not known."""
         self.stranded = frozenset(topic_ids)
         self._count_stopped()
+
+    def claim(self, topic_ids: Iterable[TopicId]) -> None:
+        """Note that topics are not stranded any more: they are known again, or deleted."""
+        if self.stranded:
+            self.stranded = self.stranded.difference(topic_ids)
 
     def topic_ids(self) -> set[TopicId]:
         """Return all topics with entries that are kept."""

@@ -25,6 +25,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -39,7 +40,7 @@ from danube.model.descriptors import is_out_of_descriptors
 from danube.model.ids import TopicId
 from danube.model.limits import Limits
 
-__all__ = ["FileKeeper", "Owner"]
+__all__ = ["SNAPSHOT_RATIO", "FileKeeper", "Owner"]
 
 _log = logging.getLogger("danube.journal")
 
@@ -49,8 +50,8 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _RESERVED_FILES: Final = 2
 _MOST_FREED: Final = 50
 """Most files that one FREED entry names: two entries of this length fit into the margin of a file."""
-_SNAPSHOT_RATIO: Final = 4
-"""Snapshots may take this part of ``journal_max_bytes`` beyond the limits, to free files."""
+SNAPSHOT_RATIO: Final = 4
+"""Snapshots may take this part of ``journal_max_bytes``: so much beyond the limits, for as long as files are freed."""
 
 
 class Owner(Protocol):
@@ -70,8 +71,8 @@ class Owner(Protocol):
         """Return the last sequence up to which all entries have been reported."""
         ...
 
-    def snapshot_cost(self, topic_id: TopicId) -> int:
-        """Return about how many bytes the snapshot of a topic takes."""
+    def snapshot_cost(self, topic_id: TopicId, *, exact: bool = False) -> int:
+        """Return how many bytes the snapshot of a topic takes; not ``exact``: as far as is known without taking it."""
         ...
 
     async def write_snapshots(self, topic_ids: Collection[TopicId], tombstones: Mapping[TopicId, int]) -> None:
@@ -301,7 +302,7 @@ class FileKeeper:
         reserve = max(self._limits.journal_reserve_bytes, self._file_size)
         most = self._limits.journal_max_bytes + self._stopped_bytes + reserve
         if urgent:
-            most += max(self._limits.journal_max_bytes // _SNAPSHOT_RATIO, self._file_size)
+            most += max(self._limits.journal_max_bytes // SNAPSHOT_RATIO, self._file_size)
         return most
 
     async def _prepare_one(self) -> None:
@@ -355,9 +356,21 @@ class FileKeeper:
         settled = self._owner.settled_sequence()
         ready = [file for file in self.files.unneeded() if file.last_sequence <= settled]
         pressed = self._waiting or self._admission.used_bytes + self._file_size > self._limits.journal_max_bytes
-        share = PRESSED_SHARE if pressed else USUAL_SHARE
-        chosen = worth_freeing([(file.size, file.topics) for file in ready], self._owner.snapshot_cost, share)
+        share = PRESSED_SHARE if pressed or self.disk_full else USUAL_SHARE
+        cost, room = self._owner.snapshot_cost, self._snapshot_room()
+        chosen = worth_freeing([(file.size, file.topics) for file in ready], cost, share, room)
+        if share == PRESSED_SHARE:
+            # Snapshots that are larger than assumed would not fit, and block all others: determine their sizes.
+            ready = [ready[index] for index in chosen]
+            chosen = worth_freeing([(file.size, file.topics) for file in ready], partial(cost, exact=True), share, room)
         return [ready[index] for index in chosen]
+
+    def _snapshot_room(self) -> int:
+        """Return how many bytes of snapshots can certainly be written before files are free."""
+        most = self._most_bytes(urgent=True) // self._file_size - len(self.files) - len(self._prepared)
+        creatable = max(0, min(self._free_files + len(self._spares), most))
+        # The parts of a snapshot are not split, so that a quarter of each file may stay empty.
+        return (self.active.room() + (len(self._prepared) + creatable) * self._file_size) * 3 // 4
 
     def _free_of_ties(self, leaving: Sequence[JournalFile]) -> list[JournalFile]:
         """Return the files whose topics are covered, and whose tombstones are not needed or elsewhere."""

@@ -29,7 +29,7 @@ import trio
 
 from danube.log._admission import Admission
 from danube.log._files import FREED_MARGIN, JournalFile
-from danube.log._keeper import FileKeeper
+from danube.log._keeper import SNAPSHOT_RATIO, FileKeeper
 from danube.log.disk import Disk
 from danube.log.format import (
     BLOCK_HEADER_SIZE,
@@ -52,10 +52,11 @@ from danube.model.errors import (
     DanubeError,
     InternalError,
     JournalFencedError,
+    LimitExceededError,
     MessageTooLargeError,
     UnavailableError,
 )
-from danube.model.ids import NO_TOPIC, Offset, TopicId
+from danube.model.ids import FIRST_OFFSET, NO_TOPIC, Offset, TopicId
 from danube.model.limits import KIB, MIB, Limits
 from danube.model.policies import Durability
 
@@ -74,8 +75,8 @@ _PART_BYTES: Final = 256 * KIB
 _PART_OVERHEAD: Final = ENTRY_HEADER_SIZE + SNAPSHOT_OVERHEAD
 _SNAPSHOT_GROUP_BYTES: Final = 128 * KIB
 """Snapshots of about this size are written together; other entries are committed in between."""
-_USUAL_SNAPSHOT_BYTES: Final = 256
-"""Assumed of topics whose snapshot was not seen."""
+_USUAL_SNAPSHOT_BYTES: Final = 128
+"""Assumed of topics whose snapshot was not seen: one subscription, and a producer or two."""
 
 OnCommit = Callable[[Sequence[Entry], DanubeError | None], None]
 
@@ -163,7 +164,7 @@ class Journal:
                 f"raise the file size to at least {limits.max_batch_bytes + _FILE_OVERHEAD} or lower the limit"
             )
         self.on_commit: OnCommit = on_commit if on_commit is not None else _refuse_commit
-        self.snapshot = snapshot
+        self._snapshot = snapshot
         self.on_roll: list[Callable[[], None]] = []
         """Called when the journal continues in another file."""
         self.before_end: Callable[[], Awaitable[None]] = _at_once
@@ -173,6 +174,7 @@ class Journal:
         self._limits = limits
         self._file_size = file_size
         self._capacity = file_size - FILE_HEADER_SIZE - len(TERMINATOR) - FREED_MARGIN
+        self._part_bytes = min(_PART_BYTES, self._capacity // 4)
         self._clock = clock
         self._admission = Admission(limits)
         self._keeper = FileKeeper(disk, limits, file_size, self._admission, self)
@@ -192,7 +194,9 @@ class Journal:
         """Snapshots and tombstones: written before other entries, and to files that those may not use."""
         self._generation = 0
         self._snapshot_bytes: dict[TopicId, int] = {}
-        """Bytes that the newest snapshot of a topic takes."""
+        """Bytes that the newest snapshot of a topic takes, or of a new topic will take."""
+        self._states_bytes = 0
+        """The sum of these."""
         self._internal: dict[Entry, Callable[[], None]] = {}
         self._recovery: Recovery | None = None
         self._noted_revision = 0
@@ -285,7 +289,8 @@ class Journal:
             raise self._fence(error, _RECOVERY) from error
         snapshots = recovery.snapshots
         self._generation = snapshots.generation
-        self._snapshot_bytes = {topic_id: size + _PART_OVERHEAD for topic_id, (_, _, size) in snapshots.newest.items()}
+        for topic_id, (_, _, size) in snapshots.newest.items():
+            self._note_state(topic_id, size + _PART_OVERHEAD)
         self._recovery = None
         self._told_revision = recovery.metadata
         self.recovered = recovered
@@ -617,13 +622,59 @@ class Journal:
         return self.failure is None and entry.sequence >= 0
 
     @property
+    def snapshot(self) -> Callable[[TopicId], bytes | None] | None:
+        """Returns the present state of a topic; see the class. Files are recycled from the moment that it is set."""
+        return self._snapshot
+
+    @snapshot.setter
+    def snapshot(self, take: Callable[[TopicId], bytes | None] | None) -> None:
+        self._snapshot = take
+        self._keeper.want_recycling()
+
+    @property
     def recycles(self) -> bool:
         """Whether snapshots can be written."""
-        return self.snapshot is not None
+        return self._snapshot is not None
 
-    def snapshot_cost(self, topic_id: TopicId) -> int:
-        """Return about how many bytes the snapshot of a topic takes."""
+    def snapshot_cost(self, topic_id: TopicId, *, exact: bool = False) -> int:
+        """Return how many bytes the snapshot of a topic takes; not ``exact``: as far as is known without taking it."""
+        if exact and self._snapshot is not None:
+            state = self._snapshot(topic_id)
+            return len(state) + _PART_OVERHEAD * self._parts_of(state) if state is not None else 0
         return self._snapshot_bytes.get(topic_id, _USUAL_SNAPSHOT_BYTES)
+
+    def _parts_of(self, state: bytes) -> int:
+        return max(1, -(-len(state) // self._part_bytes))
+
+    def _note_state(self, topic_id: TopicId, size: int) -> None:
+        self._states_bytes += size - self._snapshot_bytes.get(topic_id, 0)
+        self._snapshot_bytes[topic_id] = size
+
+    def expect_states(self, topic_ids: Iterable[TopicId]) -> None:
+        """Count the states of topics whose snapshots are not known yet; see :meth:`check_states`."""
+        for topic_id in topic_ids:
+            if topic_id not in self._snapshot_bytes:
+                self._note_state(topic_id, _USUAL_SNAPSHOT_BYTES)
+
+    def check_states(self, what: str, topics: int = 0) -> None:
+        """Check that the states of all topics take at most a quarter of the journal.
+
+        What a topic has grown by since its last snapshot is not counted; it is in the journal otherwise.
+
+        Args:
+            what: is to be added, for the message.
+            topics: how many new topics or partitions it is.
+
+        Raises:
+            LimitExceededError: with it they would take more.
+        """
+        most = self._limits.journal_max_bytes // SNAPSHOT_RATIO
+        if self._states_bytes + topics * _USUAL_SNAPSHOT_BYTES > most:
+            raise LimitExceededError(
+                f"{what} cannot be added: the states of {len(self._snapshot_bytes)} topics (producers and cursors) take"
+                f" {self._states_bytes} bytes of the journal, and may take a quarter of limit journal_max_bytes ="
+                f" {self._limits.journal_max_bytes}; delete topics or subscriptions, or raise the limit"
+            )
 
     async def write_snapshots(self, topic_ids: Collection[TopicId], tombstones: Mapping[TopicId, int]) -> None:
         """Write snapshots of topics as they are now, and tombstones with their horizons; return when they are synced.
@@ -632,20 +683,22 @@ class Journal:
         """
         if tombstones:
             await self._write_urgent([self._tombstone(topic_id, horizon) for topic_id, horizon in tombstones.items()])
-        take = self.snapshot
+        take = self._snapshot
         if take is None:
             return
         states = ((topic_id, state) for topic_id in topic_ids if (state := take(topic_id)) is not None)
         await self._write_states(states)
 
     async def save(self, states: Mapping[TopicId, bytes]) -> None:
-        """Write snapshots of topics, by their ids; return when they are synced.
+        """Write snapshots of topics, by their ids; return when they are synced. None of them is stranded from then on.
 
         Raises:
             JournalFencedError, UnavailableError: the journal has failed, or is ending.
         """
         if not await self._write_states(iter(states.items())):
             raise self._failure or UnavailableError("the journal is closing; its snapshots were not written")
+        self._keeper.files.claim(states)
+        self._keeper.files_released()
 
     async def bury(self, topic_ids: Iterable[TopicId]) -> None:
         """Release all data of deleted topics, and note that they were deleted; return when that is synced.
@@ -661,11 +714,21 @@ class Journal:
             entries.append(self._tombstone(topic_id))
         if not await self._write_urgent(entries):
             raise self._failure or UnavailableError("the journal is closing; the deletion of a topic was not noted")
+        self._keeper.want_recycling()
 
     def strand(self, topic_ids: Collection[TopicId]) -> None:
         """Keep all entries of topics that are not known to the metadata."""
         self._keeper.files.strand(topic_ids)
         self._keeper.files_released()
+
+    def stranded(self) -> dict[TopicId, tuple[int, Offset]]:
+        """Return the stranded topics: the bytes of their batches, and the end of the newest one (0: no batches)."""
+        found = dict.fromkeys(sorted(self._keeper.files.stranded), (0, FIRST_OFFSET))
+        for file in self._keeper.files:
+            for topic_id in found.keys() & file.live.keys():
+                size, end = found[topic_id]
+                found[topic_id] = size + file.live[topic_id][0], max(end, file.live[topic_id][1])
+        return found
 
     def topic_ids(self) -> set[TopicId]:
         """Return all topics with entries that are kept."""
@@ -680,12 +743,11 @@ class Journal:
                 self._keeper.files.bury(topic_id, file, horizon)
 
         self._internal[entry] = written
-        self._snapshot_bytes.pop(topic_id, None)
+        self._states_bytes -= self._snapshot_bytes.pop(topic_id, 0)
         return entry
 
     async def _write_states(self, states: Iterator[tuple[TopicId, bytes]]) -> bool:
         """Write snapshots, some at a time; return whether all are durable."""
-        part_bytes = min(_PART_BYTES, self._capacity // 4)
         done = False
         while not done:
             # No await until they are queued: they contain the effects of all that has settled.
@@ -700,10 +762,11 @@ class Journal:
                     break
                 topic_id, state = item
                 self._generation += 1
-                payloads = cut(state, generation=self._generation, covers=settled, part_bytes=part_bytes)
+                payloads = cut(state, generation=self._generation, covers=settled, part_bytes=self._part_bytes)
                 entries += [Entry(EntryType.SNAPSHOT, topic_id, Durability.DISK, payload) for payload in payloads]
-                self._snapshot_bytes[topic_id] = len(state) + _PART_OVERHEAD * len(payloads)
-                size += self._snapshot_bytes[topic_id]
+                taken = len(state) + _PART_OVERHEAD * len(payloads)
+                self._note_state(topic_id, taken)
+                size += taken
                 covers[topic_id] = settled
             if entries and not await self._write_urgent(entries):
                 return False
@@ -882,7 +945,7 @@ class Journal:
             watermark=self._watermark,
             disk_full=self._keeper.disk_full,
             stranded_topics=len(self._keeper.files.stranded),
-            stranded_bytes=sum(map(self.stored_bytes, self._keeper.files.stranded)),
+            stranded_bytes=sum(size for size, _ in self.stranded().values()) if self._keeper.files.stranded else 0,
         )
 
 

@@ -35,6 +35,7 @@ at least that full of present snapshots.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -199,7 +200,10 @@ class Assembler:
 
 
 def worth_freeing(
-    files: Sequence[tuple[int, AbstractSet[TopicId]]], cost: Callable[[TopicId], int], share: float = USUAL_SHARE
+    files: Sequence[tuple[int, AbstractSet[TopicId]]],
+    cost: Callable[[TopicId], int],
+    share: float = USUAL_SHARE,
+    room: float = math.inf,
 ) -> list[int]:
     """Choose the files to be freed; return their indexes in ``files``.
 
@@ -211,6 +215,8 @@ def worth_freeing(
         files: candidates: the bytes that each one frees, and the topics that need a snapshot before.
         cost: returns the bytes of a topic's snapshot.
         share: of the freed space, the most that may be written.
+        room: bytes that can be written before something is free. Further groups are left out if they do not fit; the
+            first one is always chosen, because nothing cheaper can be freed.
     """
     costs: dict[TopicId, int] = {}
 
@@ -226,6 +232,7 @@ def worth_freeing(
     own = [cost_of(topics) for _, topics in files]
     order = sorted(range(len(files)), key=own.__getitem__)
     chosen = 0
+    total = 0
     spent = gain = 0  # of the group that is being collected
     union: set[TopicId] = set()
     for count, index in enumerate(order, 1):
@@ -234,6 +241,9 @@ def worth_freeing(
         gain += size
         union |= topics
         if spent <= share * gain:
+            total += spent
+            if chosen and total > room:
+                break
             chosen = count
             spent = gain = 0
     return sorted(order[:chosen])

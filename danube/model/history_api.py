@@ -13,13 +13,14 @@ from typing import Final
 
 import msgspec
 
-from danube.model.ids import Offset, OwnerEpoch
+from danube.model.ids import Offset, OwnerEpoch, TopicId
 from danube.model.policies import Durability, Retention
 
 __all__ = [
     "MOST_NAMES",
     "ChangeRetention",
     "CheckStorage",
+    "ForgetStranded",
     "HistoryMethod",
     "OperationFigures",
     "RepairStorage",
@@ -35,6 +36,8 @@ __all__ = [
     "StorageFindings",
     "StorageStatus",
     "StoragesStatus",
+    "StrandedTopic",
+    "StrandedTopics",
     "UnloadTopic",
 ]
 
@@ -52,6 +55,8 @@ class HistoryMethod:
     STORAGES_STATUS: Final = "/danube.native.v1.Storages/Status"
     CHECK_STORAGE: Final = "/danube.native.v1.Storages/Check"
     REPAIR_STORAGE: Final = "/danube.native.v1.Storages/Repair"
+    LIST_STRANDED: Final = "/danube.native.v1.Topics/ListStranded"
+    FORGET_STRANDED: Final = "/danube.native.v1.Topics/ForgetStranded"
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -124,6 +129,30 @@ class RetentionPlans(_Message):
     """Whether the plans were carried out."""
     plans: list[RetentionOutcome]
     """One for each partition."""
+
+
+class StrandedTopic(_Message):
+    """A topic with entries in the journal that the metadata do not know; they are kept, and not served."""
+
+    topic_id: TopicId
+    journal_bytes: int
+    """Size of its messages in the journal."""
+    end_offset: Offset
+    """After the last of these messages; 0 if there are none, only cursors or producers."""
+
+
+class StrandedTopics(_Message):
+    """Answer to ListStranded, and to ForgetStranded (then: those that were deleted)."""
+
+    topics: list[StrandedTopic]
+
+
+class ForgetStranded(_Message):
+    """Asks to delete what the journal holds of stranded topics; answered with StrandedTopics when that is durable."""
+
+    topic_ids: list[TopicId]
+    accept_loss: bool = False
+    """Consent: their messages are lost for good. Without it the call is refused."""
 
 
 # --- Storages --------------------------------------------------------------------------------------------------------

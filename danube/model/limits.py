@@ -146,7 +146,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Journal
     journal_max_bytes: int = 4 * GIB
     """Disk space of the journal; beyond it publishing waits and acknowledgements continue. Files needed only by
-    damaged topics, which have stopped, do not count: up to as much again."""
+    damaged topics, which have stopped, do not count: up to as much again. The states of all topics (producers and
+    cursors) may take a quarter of it; then new topics and producers are refused with RESOURCE_EXHAUSTED."""
     journal_warn_ratio: float = 0.8
     """Share of ``journal_max_bytes`` at which the broker warns."""
     journal_reserve_bytes: int = 128 * MIB

@@ -231,3 +231,10 @@ def test_the_doctor_names_what_is_wrong() -> None:
     _, down = check_broker(history_api.StoragesStatus(sealing(), [storage]))
     assert (down.name, down.ok) == ("storage cold", False)
     assert "s3://bucket: failing for 5 s: no answer" in down.detail
+
+
+def test_stranded_topics_are_listed_and_forgotten(broker: BrokerProcess) -> None:
+    assert read(broker, "topics", "stranded") == []
+    said = quick(broker, "topics", "forget-stranded", "00000000000000ff", "--accept-loss", code=66).output
+    assert "topic 00000000000000ff is not stranded" in said
+    quick(broker, "topics", "forget-stranded", "orders", code=2)

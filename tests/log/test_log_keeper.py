@@ -41,7 +41,7 @@ class Owner:
         self.is_ending = False
         self.files: FileTable
 
-    def snapshot_cost(self, topic_id: int) -> int:
+    def snapshot_cost(self, topic_id: int, *, exact: bool = False) -> int:
         return self.cost
 
     async def write_snapshots(self, topic_ids: Collection[int], tombstones: Mapping[int, int]) -> None:

@@ -146,6 +146,35 @@ async def test_a_full_disk_is_left_as_soon_as_something_can_be_freed(
         assert not d.journal.recovered.stopped_topics({1: d.log.end_offset})
 
 
+@pytest.mark.parametrize("full", ["disk", "limits"])
+async def test_snapshots_that_do_not_fit_all_together_free_one_file_after_the_other(
+    autojump_clock: MockClock, full: str
+) -> None:
+    """Each file has topics of its own, whose snapshots take most of a file, and more than one of them has no space."""
+    disk = SimulatedDisk(Random(1), capacity=6 * FILE_SIZE if full == "disk" else math.inf)
+    async with desk(disk) as d:
+        d.journal.snapshot = lambda topic_id: bytes(1000)
+        topic_id, last = 100, d.control()
+        while last in d.settled or topic_id == 100:
+            part = make_part([bytes(10)])
+            d.log.append(part, check_part(part), 1)  # keeps the file
+            for _ in range(15):
+                topic_id += 1
+                last = Entry(EntryType.CURSOR, topic_id, Durability.DISK, (bytes(1400),))
+                d.journal.submit(last)
+            await trio.sleep(5)
+        d.log.expire(d.log.end_offset)
+        with trio.fail_after(30):
+            while last not in d.settled:  # noqa: ASYNC110 - in virtual time
+                await trio.sleep(0.1)
+        if full == "disk":
+            assert len([name for name in disk.names() if name.startswith(("journal", "spare"))]) <= 6
+    heir = disk.crash(power_loss=True)
+    heir.capacity = math.inf
+    async with desk(heir) as d:
+        assert d.journal.topic_ids() >= set(range(101, topic_id + 1)), "none is lost"
+
+
 async def test_what_was_written_can_be_synced_while_nothing_can_be_committed(autojump_clock: MockClock) -> None:
     """Sealing waits for a sync, and it is what makes room."""
     async with desk(SimulatedDisk(Random(1))) as d:
@@ -280,3 +309,16 @@ async def test_a_write_that_cannot_open_its_file_does_not_hold_up_later_ones(tmp
             await disk.write("missing", 0, [b"x"], sync=False)
         with trio.fail_after(5):
             await disk.write("first", 0, [b"x"], sync=True)
+
+
+async def test_files_that_are_free_already_when_snapshots_begin_are_freed_at_once(autojump_clock: MockClock) -> None:
+    """A broker sets the function after its recovery, and nothing else may happen that wakes the task."""
+    async with desk(SimulatedDisk(Random(1))) as d:
+        d.journal.snapshot = None
+        await d.fill()
+        d.log.expire(d.log.end_offset)
+        await trio.sleep(10)
+        files = d.journal.usage().files
+        d.journal.snapshot = lambda topic_id: bytes(100)
+        await trio.sleep(10)
+        assert d.journal.usage().files < files - 3

@@ -49,6 +49,8 @@ def unary_calls(operations: Operations) -> Service:
         (HistoryMethod.UNLOAD_TOPIC, storages.unload_topic, history_api.UnloadTopic),
         (HistoryMethod.CHANGE_RETENTION, storages.change_retention, history_api.ChangeRetention),
         (HistoryMethod.RESTORE_TOPICS, storages.restore_topics, history_api.RestoreTopics),
+        (HistoryMethod.LIST_STRANDED, storages.list_stranded, api.Empty),
+        (HistoryMethod.FORGET_STRANDED, storages.forget_stranded, history_api.ForgetStranded),
         (HistoryMethod.STORAGES_STATUS, storages.storages_status, api.Empty),
         (HistoryMethod.CHECK_STORAGE, storages.check_storage, history_api.CheckStorage),
         (HistoryMethod.REPAIR_STORAGE, storages.repair_storage, history_api.RepairStorage),

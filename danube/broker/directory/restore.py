@@ -64,7 +64,8 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
     """Restore topics from a bucket; see :class:`danube.model.history_api.RestoreTopics`.
 
     Raises:
-        FailedPreconditionError: no storage has this URL, or its history must not be taken over.
+        FailedPreconditionError: no storage has this URL, its history must not be taken over, or the journal holds
+            messages of one of the topics, which are stranded.
         AlreadyExistsError: another topic of one of the names exists.
         DataLossError: requested data is damaged or missing; the message says which.
         NotFoundError: there is no history, or none of a requested topic.
@@ -84,6 +85,7 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
     chosen = _choose(directory, storage, candidates, request)
     await verify_chains(storage, survey, [chain for one in chosen for chain in one.chains], deep=request.deep)
     check_damage(survey, storage.url, chosen)
+    _check_stranded(directory, chosen)
     if not request.dry_run:
 
         async def carry_out() -> None:
@@ -125,6 +127,21 @@ def _find_storage(directory: Directory, request: history_api.RestoreTopics) -> S
             f"storage {found[0].name!r} ({found[0].url}) is not durable: topics cannot be stored in it"
         )
     return found[0]
+
+
+def _check_stranded(directory: Directory, chosen: Sequence[Candidate]) -> None:
+    """Refuse topics of which the journal holds messages: a restored topic would give their offsets to others."""
+    stranded = directory.runtime.journal.stranded()
+    for one in chosen:
+        for topic_id in one.record.topic_ids:
+            size, end = stranded.get(topic_id, (0, 0))
+            if size:
+                raise FailedPreconditionError(
+                    f"topic {one.name!r} cannot be restored: the journal of this broker still holds {size} bytes of"
+                    f" its messages, up to offset {end}, which the metadata do not know. Start with the metadata that"
+                    " know the topic; or give these messages up with: danube topics forget-stranded"
+                    f" {topic_id:016x} --accept-loss"
+                )
 
 
 # --- Apply ---

@@ -80,10 +80,15 @@ class JournalLevel(Level):
             on_unsealed=history.sealer.unsealed,
             seal_bytes=runtime.limits.segment_bytes,
         )
+        runtime.journal.expect_states((topic_id,))
         policies = self.policies.of_topic(name, record)
         topic = Topic(runtime, self.registry, self, name, topic_id, record, policies, log, producers, runtime.journal)
         topic.failure = failure
         return topic
+
+    def check_states(self, what: str, topics: int = 0) -> None:
+        """As :meth:`Level.check_states`, for the journal."""
+        self.runtime.journal.check_states(what, topics)
 
     async def create_subscription(
         self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy

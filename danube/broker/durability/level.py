@@ -104,6 +104,14 @@ class Level(ABC):
             found: its state from snapshots and control entries.
         """
 
+    def check_states(self, what: str, topics: int = 0) -> None:
+        """Check that the place where the states of topics are kept has space for more; ``what``: for the message.
+
+        Raises:
+            LimitExceededError: it has none.
+        """
+        return
+
     async def create(
         self, name: str, durability: Durability, partitions: int, storage: str, policies: TopicPolicies | None
     ) -> TopicRecord:
@@ -120,6 +128,7 @@ class Level(ABC):
             AlreadyExistsError: a topic of this name exists.
             DanubeError: it cannot be created now.
         """
+        self.check_states(f"topic {name!r}", max(1, partitions))
         record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
         self._adopt_new(name, record)
         return record
@@ -130,6 +139,7 @@ class Level(ABC):
         Raises:
             DanubeError: it cannot be changed now.
         """
+        self.check_states(f"partitions of topic {name!r}", partitions - record.partitions)
         self._adopt_new(name, await self.catalogue.enlarge_topic(name, partitions))
 
     def _adopt_new(self, name: str, record: TopicRecord) -> None:

@@ -80,6 +80,10 @@ class Fed(Protocol):
         """Raise if it was deleted."""
         ...
 
+    def check_states(self, what: str) -> None:
+        """Raise LimitExceededError if the states of topics take so much space that nothing may be added."""
+        ...
+
     def arrived(self, batch: StoredBatch) -> None:
         """Make a batch that has reached its durability visible to the subscriptions."""
         ...
@@ -221,6 +225,8 @@ class Intake:
                 f" (limit max_known_producers_per_topic); each is forgotten {limits.producer_state_expiry_s:g} s after"
                 " its last message (producer_state_expiry_s), so reuse the names of producers"
             )
+        if table.session_of(name) is None:
+            self._topic.check_states(f"producer {name!r} of topic {self._topic.name!r}")
         present = self._senders
         if name not in present and name not in self._arriving and name not in self._registered:
             more = {each for each in (*self._arriving, *self._registered) if each not in present}

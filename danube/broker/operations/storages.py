@@ -6,6 +6,7 @@ nothing is left half done, because a check changes nothing and a repair only del
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from danube.storage import Storage
 
 __all__ = ["StorageOperations", "sealed_part_of", "sealing_figures"]
+
+_log = logging.getLogger("danube.broker")
 
 
 class StorageOperations:
@@ -113,6 +116,41 @@ class StorageOperations:
     async def restore_topics(self, request: history_api.RestoreTopics) -> history_api.RestoreReport:
         """Restore topics from a bucket."""
         return await restore_topics(self._directory, request)
+
+    async def list_stranded(self, _request: api.Empty) -> history_api.StrandedTopics:
+        """Return the topics in the journal that the metadata do not know."""
+        found = self._directory.runtime.journal.stranded()
+        return history_api.StrandedTopics(
+            [history_api.StrandedTopic(topic_id, size, end) for topic_id, (size, end) in found.items()]
+        )
+
+    async def forget_stranded(self, request: history_api.ForgetStranded) -> history_api.StrandedTopics:
+        """Delete the entries of stranded topics from the journal, with the consent of an operator."""
+        journal = self._directory.runtime.journal
+        known = journal.stranded()
+        for topic_id in request.topic_ids:
+            if topic_id not in known:
+                raise NotFoundError(
+                    f"topic {topic_id:016x} is not stranded: nothing was deleted; list those that are with:"
+                    " danube topics stranded"
+                )
+        wanted = set(request.topic_ids)
+        chosen = [topic for topic in (await self.list_stranded(api.Empty())).topics if topic.topic_id in wanted]
+        if not request.accept_loss:
+            raise FailedPreconditionError(
+                f"the journal holds {sum(topic.journal_bytes for topic in chosen)} bytes of messages of {len(chosen)}"
+                " stranded topic(s), which would be lost for good; to accept that, repeat the call with accept_loss"
+                " (danube topics forget-stranded --accept-loss)"
+            )
+        for topic in chosen:
+            _log.critical(
+                "stranded topic %016x is deleted with consent: %d bytes of messages up to offset %d are given up",
+                topic.topic_id,
+                topic.journal_bytes,
+                topic.end_offset,
+            )
+        await self._directory.runtime.finish(lambda: journal.bury(wanted))
+        return history_api.StrandedTopics(chosen)
 
     # --- Storages ---
 

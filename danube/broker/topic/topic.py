@@ -88,6 +88,10 @@ class Level(Protocol):
     forgets_unsynced: bool
     """Whether a power loss may lose acknowledged messages, so that an offset may stand for another message after it."""
 
+    def check_states(self, what: str, topics: int = 0) -> None:
+        """Raise LimitExceededError if the states of topics take so much space that nothing may be added."""
+        ...
+
     async def create_subscription(
         self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy
     ) -> Subscription:
@@ -208,6 +212,10 @@ class Topic:
     def life(self) -> int:
         """Distinguishes offsets before a power loss from those after it, if one may stand for two messages; else 0."""
         return self.owner_epoch if self.level.forgets_unsynced else 0
+
+    def check_states(self, what: str) -> None:
+        """Raise LimitExceededError if the states of topics take so much space that nothing may be added."""
+        self.level.check_states(what)
 
     @property
     def sessions_may_move(self) -> bool:

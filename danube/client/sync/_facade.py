@@ -492,6 +492,26 @@ class Admin(Handle[_admin.Admin]):
             self._inner.change_retention, topic, retention, dry_run=dry_run, now=now, timeout_s=timeout_s
         )
 
+    def list_stranded(self) -> list[history_api.StrandedTopic]:
+        """Return the topics that the journal has messages or cursors of, and that the metadata do not know."""
+        return self._loop.run(self._inner.list_stranded)
+
+    def forget_stranded(
+        self, topic_ids: Sequence[TopicId], *, accept_loss: bool, timeout_s: float | None = None
+    ) -> list[history_api.StrandedTopic]:
+        """Delete for good what the journal holds of stranded topics; return them as they were.
+
+        Args:
+            topic_ids: as :meth:`list_stranded` returns them.
+            accept_loss: must be True: the messages of these topics are lost.
+            timeout_s: see the class.
+
+        Raises:
+            NotFoundError: one of them is not stranded; none was deleted.
+            FailedPreconditionError: the loss is not accepted.
+        """
+        return self._loop.run(self._inner.forget_stranded, topic_ids, accept_loss=accept_loss, timeout_s=timeout_s)
+
     def create_namespace(self, namespace: str) -> None:
         """Create a namespace."""
         self._loop.run(self._inner.create_namespace, namespace)

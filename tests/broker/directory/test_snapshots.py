@@ -10,7 +10,14 @@ import trio
 from broker.broker_harness import RunningBroker, running_broker
 
 from danube.log import Journal
-from danube.model.errors import LimitExceededError, TopicNotFoundError, UnavailableError
+from danube.model.errors import (
+    FailedPreconditionError,
+    LimitExceededError,
+    NotFoundError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from danube.model.ids import TopicId
 from danube.model.limits import KIB
 
 pytestmark = pytest.mark.virtual
@@ -122,3 +129,52 @@ async def test_what_was_deleted_is_not_stranded(tmp_path: Path, monkeypatch: pyt
         assert running.broker.runtime.journal.topic_ids() == {running.topic("/default/kept").topic_id}
         async with client.producer("/default/gone") as producer:
             assert (await producer.send(b"anew")).offset == 0
+
+
+async def test_stranded_topics_are_listed_and_given_up_with_consent(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        for name in ("/default/known", "/default/one", "/default/two"):
+            async with client.producer(name) as producer:
+                await producer.send_many([b"1", b"2", b"3"])
+        ids = {name: running.topic(name).topic_id for name in ("/default/one", "/default/two")}
+        for name in ids:
+            await running.broker.metadata.delete(f"/topics{name}")
+        await running.restart(crash=True)
+        found = {topic.topic_id: topic for topic in await client.admin.list_stranded()}
+        assert found.keys() == set(ids.values())
+        one = ids["/default/one"]
+        assert found[one].end_offset == 3
+        assert found[one].journal_bytes > 0
+        with pytest.raises(FailedPreconditionError, match="--accept-loss"):
+            await client.admin.forget_stranded([one], accept_loss=False)
+        with pytest.raises(NotFoundError, match="nothing was deleted"):
+            await client.admin.forget_stranded([one, TopicId(7)], accept_loss=True)
+        assert len(await client.admin.list_stranded()) == 2
+        assert await client.admin.forget_stranded([one], accept_loss=True) == [found[one]]
+        for crash in (True, False):
+            assert [topic.topic_id for topic in await client.admin.list_stranded()] == [ids["/default/two"]]
+            assert running.broker.info().stranded_topics == 1
+            await running.restart(crash=crash)
+
+
+async def test_states_that_take_a_quarter_of_the_journal_refuse_more(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        await client.admin.create_topic("/default/t")
+        async with client.producer("/default/t", name="known") as producer:
+            await producer.send(b"x")
+        journal = running.broker.runtime.journal
+        most = running.broker.config.limits.journal_max_bytes // 4
+        topic_id = running.topic("/default/t").topic_id
+        await journal.save({topic_id: bytes(most)})
+        limit = "a quarter of limit journal_max_bytes"
+        with pytest.raises(LimitExceededError, match=f"topic '/default/new' cannot be added: .*{limit}"):
+            await client.admin.create_topic("/default/new")
+        with pytest.raises(LimitExceededError, match=f"producer 'new' of topic '/default/t' .*{limit}"):
+            async with client.producer("/default/t", name="new"):
+                pass
+        async with client.producer("/default/t", name="known") as producer:
+            await producer.send(b"y")
+        await client.admin.create_topic("/default/lossy", durability="none")
+        await snapshot_all(running)  # its state is small
+        await client.admin.create_topic("/default/new")
+        await client.admin.delete_topic("/default/new")

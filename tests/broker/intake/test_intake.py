@@ -119,6 +119,7 @@ class World:
             lossy=not keeps,
             sessions_may_move=durability is Durability.REMOTE,
             check_alive=lambda: None,
+            check_states=lambda what: None,
             check_not_deleted=lambda: None,
             arrived=lambda batch: self.arrived.append(batch.base_offset),
         )
