@@ -160,7 +160,11 @@ class Broker:
         )
         self.operations = Operations(directory, self.info)
         unsettled = await recover(
-            directory, identity=self._bond.identity, synced=self._bond.synced, loss_accepted=self._bond.accepting
+            directory,
+            identity=self._bond.identity,
+            synced=self._bond.synced,
+            loss_accepted=self._bond.accepting,
+            reconciling=self._bond.reconciling,
         )
         await self._bond.begin()
         self.stages = Stages(directory, stage_disk)

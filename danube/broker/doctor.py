@@ -22,7 +22,7 @@ import trio
 from danube.broker.directory.bond import read_record
 from danube.broker.directory.losses import find_losses
 from danube.log import Journal, RealDisk
-from danube.metadata import EmbeddedStore
+from danube.metadata import EmbeddedStore, read_incarnation
 from danube.model import Limits
 from danube.model.errors import DanubeError, DataDirectoryError
 from danube.model.history_api import SealingFigures, StoragesStatus, StorageStatus
@@ -100,7 +100,8 @@ def _data(data_directory: str, limits: Limits) -> list[Check]:
         async with RealDisk(directory) as disk, EmbeddedStore(directory, limits=limits) as store:
             standing = await Journal(disk, limits).survey()
             record, _, revision = await read_record(store)
-        losses = find_losses(standing, record, revision)
+            incarnation = await read_incarnation(store)
+        losses = find_losses(standing, record, revision, incarnation.incarnation_id)
         fits = f"both are consistent; metadata at revision {revision}"
         return Check(name, not losses, "; ".join(losses) or fits, remedy)
 

@@ -730,6 +730,10 @@ class Journal:
                 found[topic_id] = size + file.live[topic_id][0], max(end, file.live[topic_id][1])
         return found
 
+    def is_buried(self, topic_id: TopicId) -> bool:
+        """Return whether all that the journal holds of a topic is void: its tombstone is behind it."""
+        return topic_id in self._keeper.files.buried
+
     def topic_ids(self) -> set[TopicId]:
         """Return all topics with entries that are kept."""
         return self._keeper.files.topic_ids()

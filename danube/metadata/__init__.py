@@ -38,6 +38,7 @@ from danube.metadata._plugins import (
 from danube.metadata._requests import RequestChecks, conflict, lease_ended
 from danube.metadata._roles import Role, require_role
 from danube.metadata.embedded import EmbeddedStore
+from danube.metadata.incarnation import Incarnation, begin_incarnation, read_incarnation
 from danube.metadata.memory import MemoryStore
 from danube.metadata.table import Change, Table, TableWriter, decode_record
 
@@ -51,6 +52,7 @@ __all__ = [
     "EmbeddedStore",
     "Event",
     "EventBatch",
+    "Incarnation",
     "InstalledPlugin",
     "KeyValue",
     "LeaseId",
@@ -68,6 +70,7 @@ __all__ = [
     "TableWriter",
     "TransactionResult",
     "Watch",
+    "begin_incarnation",
     "conflict",
     "covers",
     "decode_record",
@@ -75,6 +78,7 @@ __all__ = [
     "installed_plugins",
     "lease_ended",
     "open_store",
+    "read_incarnation",
     "require_role",
     "validate_key",
     "validate_prefix",

@@ -33,7 +33,7 @@ def test_what_is_lost_is_noticed_and_nothing_is_touched() -> None:
 
 
 def test_a_broker_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bond, "find_losses", lambda standing, record, revision: [])
+    monkeypatch.setattr(bond, "find_losses", lambda standing, record, revision, incarnation_id: [])
     report = run_world(SEED, plan=draw_plan(SEED, duration_s=15.0))
     assert any("although it has lost" in violation for violation in report.violations)
 

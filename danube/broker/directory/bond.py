@@ -19,6 +19,10 @@ the one that every store counts (for a future replicated store, the index of its
 
 The journal moves to its next file without asking the metadata; its own headers state which of its files count.
 
+Metadata that an operator has put back from a backup on purpose are a new *incarnation* of those that the journal knows
+(:mod:`danube.metadata.incarnation`). They may be older than it: the two are reconciled once, which is logged, under a
+new identity. A crash repeats that. Files that were copied back by hand are no new incarnation, and are refused.
+
 To continue without the lost data, an operator creates the file ``accept-loss`` in the data directory. The broker then
 logs its findings, ties the two together under a new identity, and removes the file.
 """
@@ -32,9 +36,9 @@ from typing import Final
 import msgspec
 import trio
 
-from danube.broker.directory.losses import JournalRecord, find_losses
+from danube.broker.directory.losses import JournalRecord, find_losses, is_reconciled
 from danube.log import Disk, Journal
-from danube.metadata import MetadataStore
+from danube.metadata import MetadataStore, read_incarnation
 from danube.model.errors import (
     ConfigurationError,
     DanubeError,
@@ -80,6 +84,7 @@ class Bond:
     Attributes:
         identity: of the journal; None if the metadata engine is not durable and cannot be tied to a journal.
         synced: a sequence of the journal that was synced, according to the metadata.
+        reconciling: whether the metadata are a new incarnation, which this journal meets for the first time.
     """
 
     def __init__(self, journal: Journal, disk: Disk, store: MetadataStore, record: JournalRecord | None) -> None:
@@ -91,6 +96,7 @@ class Bond:
         self._record = record
         self._revision = 0
         self._accepting = False
+        self.reconciling = False
         self._wanted = trio.Event()
 
     @classmethod
@@ -118,7 +124,8 @@ class Bond:
                 )
             return cls(journal, disk, store, None)
         record, changed_at, revision = await read_record(store)
-        losses = find_losses(standing, record, revision)
+        incarnation = await read_incarnation(store)
+        losses = find_losses(standing, record, revision, incarnation.incarnation_id)
         accepting = ACCEPT_NAME in standing.other_files
         if losses and not accepting:
             raise DataLossError(
@@ -128,13 +135,30 @@ class Bond:
             )
         for loss in losses:
             _log.critical("data directory %s: accepted as lost: %s", place, loss)
-        if record is None or losses:
-            # File and sequence are noted once the journal has them under this identity.
-            record = JournalRecord(random.getrandbits(64) or 1, accepted=tuple(sorted(standing.cut_files)))
+        reconciling = is_reconciled(standing, record, incarnation.incarnation_id)
+        if reconciling:
+            _log.critical(
+                "data directory %s: the metadata are a new incarnation (%s), at revision %d; the journal has seen"
+                " revision %d. What the journal holds of topics that they do not know is kept, and not served",
+                place,
+                incarnation.reason,
+                revision,
+                standing.metadata,
+            )
+        if record is None or losses or reconciling:
+            # File and sequence are noted once the journal has them under this identity. Revisions of another
+            # incarnation, which the journal has noted under its former identity, do not count any more.
+            record = JournalRecord(
+                random.getrandbits(64) or 1,
+                accepted=tuple(sorted(standing.cut_files)),
+                incarnation_id=incarnation.incarnation_id,
+                former_identity=standing.identity if reconciling and not losses else 0,
+            )
             changed_at = await store.put(_KEY, msgspec.msgpack.encode(record), expected_revision=changed_at)
         self = cls(journal, disk, store, record)
         self._revision = changed_at
         self._accepting = accepting
+        self.reconciling = reconciling
         return self
 
     @property
@@ -196,7 +220,7 @@ class Bond:
         if self._record is None:
             return
         file, sequence = self._journal.proven()
-        record = msgspec.structs.replace(self._record, file=file, sequence=sequence)
+        record = msgspec.structs.replace(self._record, file=file, sequence=sequence, former_identity=0)
         if record == self._record:
             return
         while True:

@@ -10,7 +10,20 @@ import msgspec
 from danube.log._files import journal_name
 from danube.log.recovered import Standing
 
-__all__ = ["JournalRecord", "find_losses"]
+__all__ = ["JournalRecord", "find_losses", "is_reconciled"]
+
+
+def is_reconciled(standing: Standing, record: JournalRecord | None, incarnation_id: int) -> bool:
+    """Return whether these metadata know the journal, and have begun a new incarnation since.
+
+    Someone has put them back on purpose. What they do not know is in the journal, so that nothing is lost in silence.
+    Everything else is refused as ever: a journal that is behind its record (its directory went back in time), that has
+    lost files, or is unknown to the metadata or bound to others, which may be those of another cluster.
+    """
+    if record is None:
+        return False
+    again = standing.identity not in (0, record.identity) and standing.identity == record.former_identity
+    return again or record.incarnation_id != incarnation_id
 
 
 class JournalRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -23,15 +36,20 @@ class JournalRecord(msgspec.Struct, frozen=True, array_like=True):
     """All entries up to this sequence were synced."""
     accepted: tuple[str, ...] = ()
     """Files that were cut, with the consent of an operator."""
+    incarnation_id: int = 0
+    """The incarnation of the metadata in which the two were compared last."""
+    former_identity: int = 0
+    """What the journal is called until its next file is begun; 0: as ``identity``. The two were reconciled just now."""
 
 
-def find_losses(standing: Standing, record: JournalRecord | None, revision: int) -> list[str]:
+def find_losses(standing: Standing, record: JournalRecord | None, revision: int, incarnation_id: int = 0) -> list[str]:
     """Compare a journal with metadata; return the losses as messages. Empty: they match, or both are new.
 
     Args:
         standing: of the journal.
         record: the note of the journal in the metadata.
         revision: of the metadata.
+        incarnation_id: of the metadata. In a new one they may be at any revision; see :func:`is_reconciled`.
     """
     accepted = record.accepted if record is not None else ()
     losses = [f"journal file {journal_name(file_id)} is missing" for file_id in standing.missing_files]
@@ -51,13 +69,13 @@ def find_losses(standing: Standing, record: JournalRecord | None, revision: int)
         if record.file:
             losses.append(f"the journal is missing: the metadata record its file {journal_name(record.file)}")
         return losses
-    if standing.identity != record.identity:
+    if standing.identity not in (record.identity, record.former_identity or record.identity):
         losses.append(
             f"the journal is {standing.identity:016x}, but the metadata belong to the journal {record.identity:016x}:"
             " one of them belongs to another broker, or its headers are damaged"
         )
         return losses
-    if revision < standing.metadata:
+    if revision < standing.metadata and not is_reconciled(standing, record, incarnation_id):
         losses.append(
             f"the metadata are at revision {revision}, but the journal has recorded revision {standing.metadata}:"
             " their newest changes are lost (a damaged metadata.db-wal, or an old copy)"

@@ -1,8 +1,12 @@
 """Recovery of topics at the start of a broker.
 
-The metadata say which topics exist, the journal what is in them. Entries of a topic that the metadata do not know, and
-whose deletion neither of the two has noted, are *stranded*: the metadata are an old copy, or belong to another
-incarnation. They are reported and stay in the journal, so that they can be served again with the right metadata.
+The metadata say which topics exist, the journal what is in them. The two are compared when the catalogue has been
+listed: a list of a linearizable engine contains every change that was acknowledged before, by any broker, so a topic
+that is missing in it did not exist then. No other read is needed for that.
+
+Entries of a topic that the metadata do not know, and whose deletion neither of the two has noted, are *stranded*: the
+metadata are an old copy, or another incarnation. They are reported and stay in the journal, so that they can be served
+again with the right metadata.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from danube.model.ids import FIRST_OFFSET, TopicId
 from danube.model.records import SubscriptionRecord, members
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Mapping
+    from collections.abc import Collection, Container, Mapping, Sequence
 
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.recovered import TopicState
@@ -29,7 +33,7 @@ __all__ = ["Unsettled", "recover", "settle"]
 _log = logging.getLogger("danube.broker")
 
 _MOST_NAMED: Final = 10
-"""Most stranded topics that are named in the log."""
+"""Most topics that are named in one line of the log."""
 
 
 class Unsettled(NamedTuple):
@@ -41,13 +45,16 @@ class Unsettled(NamedTuple):
     """Ids of deleted topics, those of one together."""
 
 
-async def recover(directory: Directory, *, identity: int | None, synced: int, loss_accepted: bool) -> Unsettled:
+async def recover(
+    directory: Directory, *, identity: int | None, synced: int, loss_accepted: bool, reconciling: bool = False
+) -> Unsettled:
     """Build the topics from the catalogue and the journal; topics of ``remote`` come from their buckets.
 
     Args:
         directory: receives the topics.
         identity, synced: of the journal, see :meth:`danube.log.Journal.recover`.
         loss_accepted: whether an operator has accepted, for this start, that something is lost.
+        reconciling: whether the metadata are a new incarnation; topics of which nothing else is known are reported.
 
     Raises:
         DataLossError: the journal has lost entries that do not belong to a single topic.
@@ -71,6 +78,7 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
     )
     await history.sweep(catalogue.alive())
     changed: list[Topic] = []
+    bare: list[str] = []
     for name, record in catalogue.topics():
         level = directory.level(record)
         if level.recovers_itself:
@@ -95,9 +103,19 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
                 _restore_subscriptions(topic, subscriptions.get(topic_id, {}), visitor)
                 or report.corruptions
                 or report.missing_files
+                or runtime.journal.is_buried(topic_id)
             ):
                 changed.append(topic)
+            if recovered is None and topic_id not in visitor.topics and history.catalogue.find(topic_id) is None:
+                bare.append(topic_name)
             directory.adopt(topic)
+    if bare and (reconciling or loss_accepted):
+        _log.critical(
+            "%d topics of the metadata have nothing in the journal, and no history: they were never used, or deleted"
+            " since these metadata were saved, or lost; they begin at offset 0 (%s)",
+            len(bare),
+            _some(bare),
+        )
     deleted = catalogue.deleted()
     for ids in deleted:
         for topic_id in ids:
@@ -129,15 +147,17 @@ def _strand(journal: Journal, topic_ids: Collection[TopicId]) -> None:
     """Keep and report the entries of unknown topics."""
     journal.strand(topic_ids)
     if topic_ids:
-        named = ", ".join(f"{topic_id:016x}" for topic_id in sorted(topic_ids)[:_MOST_NAMED])
         _log.critical(
-            "the journal holds %d bytes of %d topics that the metadata do not know (%s%s): they are kept, and not"
+            "the journal holds %d bytes of %d topics that the metadata do not know (%s): they are kept, and not"
             " served; start with the metadata that know them",
             journal.usage().stranded_bytes,
             len(topic_ids),
-            named,
-            ", ..." if len(topic_ids) > _MOST_NAMED else "",
+            _some([f"{topic_id:016x}" for topic_id in sorted(topic_ids)]),
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
 
 
 def _note_unread(

@@ -15,8 +15,9 @@ from danube.broker.directory.bond import ACCEPT_NAME
 from danube.broker.directory.losses import JournalRecord, find_losses
 from danube.broker.doctor import _data
 from danube.log import Standing
+from danube.metadata import EmbeddedStore, begin_incarnation
 from danube.model import Limits
-from danube.model.errors import ConfigurationError, DanubeError, DataDirectoryError, DataLossError
+from danube.model.errors import ConfigurationError, DanubeError, DataDirectoryError, DataLossError, UnavailableError
 
 TOPICS = ["/default/one", "/default/two"]
 PAYLOAD = bytes(100_000)
@@ -256,6 +257,8 @@ KNOWN = JournalRecord(7, 3, 1000)
         (WHOLE, JournalRecord(8, 3, 1000), 50, "belongs to another broker"),
         (WHOLE, JournalRecord(7, 4, 1000), 50, "journal-0000000000000004.log is missing or empty"),
         (WHOLE, JournalRecord(7, 3, 1001), 50, "sequence 1001 was synced"),
+        (WHOLE._replace(identity=6), JournalRecord(7, 3, 1000, former_identity=6), 49, ""),
+        (WHOLE._replace(identity=0), JournalRecord(7, 3, 1000), 50, "belongs to another broker"),
         (WHOLE._replace(missing_files=(2,)), KNOWN, 50, "journal-0000000000000002.log is missing"),
         (WHOLE._replace(cut_files={"f": 5}), KNOWN, 50, "f has been cut to 5 bytes"),
         (WHOLE._replace(cut_files={"f": 5}), JournalRecord(7, 3, 1000, ("f",)), 50, ""),
@@ -265,5 +268,137 @@ def test_the_comparison_of_journal_and_metadata_finds_each_loss(
     standing: Standing, record: JournalRecord | None, revision: int, said: str
 ) -> None:
     losses = find_losses(standing, record, revision)
+    assert len(losses) == bool(said)
+    assert said in "".join(losses)
+
+
+# --- A new incarnation of the metadata ---
+
+
+def remove_metadata(directory: Path) -> None:
+    """Remove the metadata."""
+    for path in directory.glob("metadata.db*"):
+        path.unlink()
+
+
+async def put_back(directory: Path, backup: bytes, *, incarnation: int = 99) -> None:
+    """Restore the metadata from a backup, as a command does that begins a new incarnation."""
+    remove_metadata(directory)
+    (directory / "metadata.db").write_bytes(backup)
+    async with EmbeddedStore(directory) as store:
+        await begin_incarnation(store, incarnation, "restored from monday")
+
+
+async def life_after_a_backup(directory: Path) -> bytes:
+    """Two topics, a backup; then more messages, a further topic, and one of the two is deleted."""
+    await write(directory, crash=False)
+    backup = (directory / "metadata.db").read_bytes()
+    async with trio.open_nursery() as nursery:
+        running = await start(directory, nursery)
+        async with running.client() as client:
+            async with client.producer(TOPICS[0]) as producer:
+                await producer.send(b"after the backup")
+            async with client.consumer(TOPICS[0], subscription="s") as consumer:
+                await (await consumer.receive_batch()).ack()
+                await consumer.flush_acks()
+            await client.admin.delete_topic(TOPICS[1])
+            async with client.producer("/default/three") as producer:
+                await producer.send_many([b"x"] * 5)
+        await running.drain()
+    return backup
+
+
+async def test_metadata_that_were_put_back_on_purpose_are_reconciled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "data"
+    await put_back(directory, await life_after_a_backup(directory))
+    async with trio.open_nursery() as nursery:
+        running = await start(directory, nursery)
+        assert "a new incarnation (restored from monday)" in caplog.text
+        assert f"they begin at offset 0 ({TOPICS[1]})" in caplog.text
+        assert "that the metadata do not know" in caplog.text
+        async with running.client() as client:
+            assert await read_all(client, TOPICS[0]) == [*(b"%d" % number for number in range(10)), b"after the backup"]
+            (info,) = await client.admin.describe_subscription(TOPICS[0], "s")
+            assert info.floor == 11, "cursors are in the journal"
+            (stranded,) = await client.admin.list_stranded()
+            assert stranded.end_offset == 5
+            assert await read_all(client, TOPICS[1]) == [], "it was deleted after the backup"
+            async with client.consumer(TOPICS[1], subscription="new", start="earliest") as consumer:
+                async with client.producer(TOPICS[1]) as producer:
+                    assert (await producer.send(b"again")).offset == 0
+                await (await consumer.receive_batch()).ack()
+                await consumer.flush_acks()
+            for crash in (True, False):
+                caplog.clear()
+                await running.restart(crash=crash)
+                assert "incarnation" not in caplog.text, "once"
+                assert await read_all(client, TOPICS[1]) == [b"again"]
+                (info,) = await client.admin.describe_subscription(TOPICS[1], "new")
+                assert info.floor == 1
+                assert await client.admin.list_stranded() == [stranded]
+            await wait_until(lambda: settled(running))
+        await running.drain()
+
+
+async def started_and_ended(directory: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        await (await start(directory, nursery)).drain()
+
+
+async def test_a_reconciliation_is_repeated_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata know the journal's next identity before the journal does."""
+    directory = tmp_path / "data"
+    await put_back(directory, await life_after_a_backup(directory))
+
+    async def crash(*args: object, **how: object) -> None:
+        raise UnavailableError("the broker crashes")
+
+    for place in ("danube.broker.broker.recover", "danube.broker.directory.bond.Bond.begin"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, crash)
+            with pytest.raises((UnavailableError, ExceptionGroup)):
+                await started_and_ended(directory)
+    async with trio.open_nursery() as nursery:
+        running = await start(directory, nursery)
+        assert running.broker.info().stranded_topics == 1
+        await running.drain()
+
+
+async def test_what_a_new_incarnation_does_not_excuse(tmp_path: Path) -> None:
+    """A journal that is behind its record in the backup, and metadata that do not know it."""
+    directory = tmp_path / "data"
+    backup = await life_after_a_backup(directory)
+    shutil.copytree(directory, tmp_path / "copy")
+    await put_back(directory, backup)
+    for name in contents(directory):
+        if name.startswith("journal"):
+            (directory / name).unlink()
+    assert "the journal is missing" in await outcome(directory)
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "copy", directory)
+    remove_metadata(directory)
+    async with EmbeddedStore(directory) as store:
+        await begin_incarnation(store, 7, "made new")
+    assert "record no journal" in await outcome(directory)
+
+
+@pytest.mark.parametrize(
+    ("standing", "record", "said"),
+    [
+        (WHOLE, KNOWN, ""),
+        (WHOLE, None, "record no journal"),
+        (WHOLE, JournalRecord(8, 3, 1000), "belongs to another broker"),
+        (WHOLE, JournalRecord(7, 4, 1000), "journal-0000000000000004.log is missing or empty"),
+        (WHOLE, JournalRecord(7, 3, 1001), "sequence 1001 was synced"),
+        (WHOLE, JournalRecord(7, 3, 1000, incarnation_id=5), "the journal has recorded revision 50"),
+        (WHOLE._replace(missing_files=(2,)), KNOWN, "journal-0000000000000002.log is missing"),
+        (WHOLE._replace(cut_files={"f": 5}), KNOWN, "f has been cut to 5 bytes"),
+    ],
+)
+def test_what_a_new_incarnation_excuses(standing: Standing, record: JournalRecord | None, said: str) -> None:
+    """Metadata at revision 20, of incarnation 5."""
+    losses = find_losses(standing, record, 20, 5)
     assert len(losses) == bool(said)
     assert said in "".join(losses)
