@@ -16,6 +16,8 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 CONTRACT = "Pure cores do no I/O"
 LEFT_OUT = ("danube.cli", "danube.testing")
+GENERATED = re.compile(r"danube[.]client[.]sync[.]_facade|danube[.]compat[.]proto[.]\w+_pb2")
+"""Generated modules, pure or not, do not count: a share of the code that is written is the point."""
 LEAST_SHARE = 0.46
 """Share of the lines of code in modules under the contract, without those left out. Raise it when it has grown."""
 CLAIM = re.compile(r"(^|[.]\s+)Pure\b")
@@ -144,9 +146,11 @@ def test_the_contract_lists_modules_that_exist_and_each_once() -> None:
 
 def test_the_share_of_pure_code_does_not_shrink() -> None:
     listed, _ = contract()
-    pure = sum(module.lines for name, module in modules().items() if is_in(name, listed))
-    share = pure / sum(module.lines for module in modules().values())
-    assert share >= LEAST_SHARE
+    written = {name: module.lines for name, module in modules().items() if not GENERATED.fullmatch(name)}
+    assert len(modules()) - len(written) == 7, "the generated modules"
+    pure = sum(lines for name, lines in written.items() if is_in(name, listed))
+    share = pure / sum(written.values())
+    assert share >= LEAST_SHARE, f"{share:.4f}"
 
 
 def comparisons(name: str, enumeration: str) -> list[str]:
