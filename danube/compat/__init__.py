@@ -8,7 +8,7 @@ A face over the broker's operations, beside the native API on the same port::
     discovery.py        addresses of topics, and their partitions
     producers.py        producers and their messages, one unary call each
     consumers.py        consumers, and their acknowledgements
-    consumer_ids.py     the durable ids of consumers
+    consumer_ids.py     the durable ids of consumers, and their rules (consumer_index.py)
     receiving.py        streams of consumers
     messages.py         conversion of stored messages
     health.py           health of producers and consumers

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.compat.consumer_ids import ConsumerIds, ConsumerRecord, KnownConsumer
+from danube.compat.consumer_ids import ConsumerIds
+from danube.compat.consumer_index import ConsumerRecord, KnownConsumer
 from danube.compat.discovery import broker_url
 from danube.compat.errors import for_clients, for_receivers
 from danube.compat.messages import generation_of

@@ -14,71 +14,27 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-import msgspec
 import trio
 
+from danube.history._direct_reading import DirectPart, Piece, Span, cut_range
 from danube.history.objects import load_footer
-from danube.history.segment import SegmentPart, read_index
+from danube.history.segment import read_index
 from danube.model.errors import ClosedError, DanubeError, DataLossError
-from danube.model.ids import Offset, ProducerId
-from danube.model.limits import KIB, MIB
+from danube.model.ids import ProducerId
+from danube.model.limits import KIB
 from danube.storage import Storage
 
-__all__ = ["DirectPart", "DirectRun", "FooterCache", "Piece", "Span"]
+__all__ = ["DirectRun", "FooterCache"]
 
 T = TypeVar("T")
 
-_PIECE_BYTES: Final = 4 * MIB
-"""Minimum size of a piece, unless the range is smaller; pieces are less than twice as large."""
 _AHEAD: Final = 2
 """Pieces that are queued, besides the one that the planner is about to queue."""
 _WHOLE_BYTES: Final = 256 * KIB
 """A part up to this size is read whole: that is cheaper than reading its index."""
 _MAX_FOOTERS: Final = 256
-
-
-class DirectPart(msgspec.Struct, frozen=True, array_like=True):
-    """A run of sealed batches in one object. Small and picklable; contains no secrets of the storage."""
-
-    topic: str
-    """Name of the plain topic or partition."""
-    storage: str
-    """Name of the storage that holds the object."""
-    object: str
-    """Key of the object."""
-    object_bytes: int
-    """Size of the object; 0 if unknown."""
-    part: SegmentPart
-
-
-class Span(NamedTuple):
-    """A range of offsets that one part holds."""
-
-    part: DirectPart
-    start: Offset
-    end: Offset
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it covers the whole part."""
-        return self.start <= self.part.part.base_offset and self.end >= self.part.part.end_offset
-
-
-class Piece(NamedTuple):
-    """Consecutive bytes of a span."""
-
-    number: int
-    """Number of the span."""
-    position: int
-    """Position of the first byte in the object."""
-    data: bytes
-    is_last: bool
-    """Whether this is the last piece of its span."""
-    producers: dict[ProducerId, str]
-    """Names of producers by id, from the object's footer; empty if not requested."""
 
 
 class _Fetch(Generic[T]):
@@ -220,7 +176,7 @@ class DirectRun:
             return
         if number == 0 and self._skip_to:
             begin = self._skip_to
-        for low, high in _cut(begin, end):
+        for low, high in cut_range(begin, end):
             fetch = start(partial(storage.get, part.object, low, high))
             await self._send.send(_Item(number, low, fetch, high == end, names))
 
@@ -240,13 +196,6 @@ class DirectRun:
         first, _ = index.find(span.start)
         _, behind = index.find(span.end - 1)
         return part.start + first, part.start + behind if behind >= 0 else part.end
-
-
-def _cut(start: int, end: int) -> list[tuple[int, int]]:
-    """Cut a range of bytes into pieces of about the same size."""
-    count = max(1, (end - start) // _PIECE_BYTES)
-    edges = [start + (end - start) * number // count for number in range(count + 1)]
-    return list(pairwise(edges))
 
 
 async def _fail(error: DanubeError) -> bytes:

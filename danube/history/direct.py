@@ -22,25 +22,15 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from danube.history._direct_bucket import DirectBucket
-from danube.history._direct_run import DirectPart, DirectRun, FooterCache, Piece, Span
+from danube.history._direct_reading import DirectPart, Span, batches_of, denied, direct_parts, first_since
+from danube.history._direct_run import DirectRun, FooterCache
 from danube.history.manifest import read_bucket
-from danube.history.parts import from_log_part
-from danube.history.segment import cut_batches
-from danube.log import StoredBatch
-from danube.model.batch import STAMP_SIZE
-from danube.model.errors import (
-    ClosedError,
-    CorruptBatchError,
-    DataLossError,
-    StorageDeniedError,
-    StorageNotFoundError,
-    StorageRangeError,
-)
+from danube.model.errors import ClosedError, StorageDeniedError, StorageNotFoundError
 from danube.model.ids import Offset
 from danube.model.limits import Limits
 from danube.model.query_api import LogParts, RawBatch
@@ -76,14 +66,6 @@ def open_direct(
         loop.close()
 
 
-def direct_parts(found: LogParts) -> list[DirectPart]:
-    """Return the parts from a broker's answer, for reading them directly."""
-    return [
-        DirectPart(found.topic, part.storage, part.object, part.object_bytes, from_log_part(found.topic_id, part))
-        for part in found.parts
-    ]
-
-
 class DirectStorage:
     """A storage opened for reading; created by :func:`open_direct`. May be used from several threads.
 
@@ -112,7 +94,7 @@ class DirectStorage:
         try:
             found = self._loop.call(read_bucket, self._loop.storage, cluster)
         except StorageDeniedError as error:
-            self._denied(error)
+            raise denied(error, self.url) from error
         if not found.epoch:
             raise StorageNotFoundError(
                 f"{self.url} has no manifests of cluster {cluster!r}; check that URL and cluster name are those of the"
@@ -145,11 +127,7 @@ class DirectStorage:
             StorageError: the storage cannot be read.
             ClosedError: the storage was closed.
         """
-        wanted = [
-            Span(part, max(Offset(start), part.part.base_offset), min(Offset(end), part.part.end_offset))
-            for part, start, end in spans
-        ]
-        return self._read([span for span in wanted if span.start < span.end], producers)
+        return batches_of(self._loop, self.url, spans, producers)
 
     def offset_at(self, found: LogParts, time_us: int) -> Offset:
         """Return the first offset within ``found`` that was appended at or after a time; its end if there is none.
@@ -160,144 +138,7 @@ class DirectStorage:
 
         Raises the errors of :meth:`read_all`.
         """
-        for part in direct_parts(found):
-            if part.part.last_time_us < time_us:
-                continue
-            if part.part.first_time_us >= time_us:
-                return max(found.start, part.part.base_offset)
-            for batch in self.read(part, found.start, found.end, producers=False):
-                if batch.append_time_us >= time_us:
-                    return max(found.start, batch.base_offset)
-        return found.end
-
-    def _read(self, spans: list[Span], producers: bool) -> Iterator[RawBatch]:
-        place = _Place()
-        damaged_at = (-1, -1)
-        careful = False
-        while place.number < len(spans):
-            run = self._loop.start(spans[place.number :], place.position, producers, careful)
-            try:
-                yield from self._decode(run, spans, place)
-                return
-            except CorruptBatchError as error:
-                where = (place.number, place.position)
-                if where == damaged_at:
-                    raise self._lost(spans[place.number], place, str(error)) from error
-                # Read again: the damage may be from the transfer. Damage before the requested range is ignored: these
-                # bytes were only fetched because small parts are read whole.
-                damaged_at, careful = where, True
-                if place.expected < spans[place.number].start:
-                    place.position, place.expected = 0, -1
-            except DataLossError as error:
-                part = spans[place.number].part
-                raise DataLossError(
-                    f"topic {part.topic!r}, offsets [{part.part.base_offset}, {part.part.end_offset}): {error.message};"
-                    " restore the object from a copy"
-                ) from error
-            except StorageRangeError as error:
-                raise self._lost(spans[place.number], place, f"the object is truncated: {error.message}") from error
-            except StorageNotFoundError as error:
-                raise StorageNotFoundError(
-                    f"{error.message}; it was merged or has expired since (plan the query again), or this process reads"
-                    " another storage than the one that the broker writes to"
-                ) from error
-            except StorageDeniedError as error:
-                self._denied(error)
-            finally:
-                self._loop.stop(run)
-
-    def _decode(self, run: DirectRun, spans: Sequence[Span], place: _Place) -> Iterator[RawBatch]:
-        """Cut batches out of the pieces of a run; update ``place``, where reading can continue after an error."""
-        first = place.number
-        rest = b""
-        while (piece := self._loop.call(run.next)) is not None:
-            assert piece.number + first == place.number
-            span = spans[place.number]
-            if not place.position:
-                place.position = piece.position
-                if piece.position == span.part.part.start:
-                    place.expected = span.part.part.base_offset
-            data, at = piece.data, 0
-            while rest:
-                # A batch across the edge of two pieces: only this batch is joined, so that the pieces are not copied.
-                batch, _, missing = next(cut_batches(rest, 0, len(rest), span.part.part.topic_id))
-                if batch is None:
-                    if at == len(data):
-                        break
-                    taken = data[at : at + missing]
-                    rest += taken
-                    at += len(taken)
-                    continue
-                rest = b""
-                if place.passes(span, batch):
-                    yield _raw(batch, piece)
-            if not rest and place.expected < span.end:
-                for batch, following, missing in cut_batches(data, at, len(data), span.part.part.topic_id):
-                    if batch is None:
-                        if missing:
-                            rest = data[at:]
-                        break
-                    at = following
-                    if place.passes(span, batch):
-                        yield _raw(batch, piece)
-                    if place.expected >= span.end:
-                        break  # later bytes are not needed and may be damaged
-            if piece.is_last:
-                if place.expected < span.end:
-                    raise CorruptBatchError(
-                        "the last batch extends beyond its part" if rest else "the part ends before its last offset"
-                    )
-                rest = b""
-                place.number, place.position, place.expected = place.number + 1, 0, -1
-
-    def _lost(self, span: Span, place: _Place, why: str) -> DataLossError:
-        part = span.part
-        offset = place.expected if place.expected >= 0 else span.start
-        return DataLossError(
-            f"topic {part.topic!r}: the batch at offset {offset} cannot be read from {self.url}/{part.object}, byte"
-            f" {place.position or part.part.start}: {why}; restore the object from a copy, or read only what lies"
-            f" outside of [{offset}, {part.part.end_offset})"
-        )
-
-    def _denied(self, error: StorageDeniedError) -> NoReturn:
-        raise StorageDeniedError(
-            f"{error.message}; give this process credentials that may read and list the objects below {self.url}"
-        ) from error
-
-
-class _Place:
-    """Progress of a read."""
-
-    __slots__ = ("expected", "number", "position")
-
-    def __init__(self) -> None:
-        self.number = 0
-        """Number of the span."""
-        self.position = 0
-        """Position of the next batch in the object; 0 if the span has not begun."""
-        self.expected = -1
-        """Offset of the next batch; -1 if unknown."""
-
-    def passes(self, span: Span, batch: StoredBatch) -> bool:
-        """Record a batch; return whether it is in the requested range. The caller stops at the end of the range.
-
-        Raises:
-            CorruptBatchError: its offset is not the expected one.
-        """
-        if batch.base_offset != self.expected and (self.expected >= 0 or batch.base_offset > span.start):
-            expected = f"{self.expected}" if self.expected >= 0 else f"at most {span.start}"
-            raise CorruptBatchError(f"the batch found here has offset {batch.base_offset} instead of {expected}")
-        self.position += STAMP_SIZE + len(batch.part)
-        self.expected = batch.end_offset
-        return batch.end_offset > span.start
-
-
-def _raw(batch: StoredBatch, piece: Piece) -> RawBatch:
-    header = batch.header
-    producer = ""
-    if piece.producers and header.producer_id:
-        producer = piece.producers.get(header.producer_id) or f"{header.producer_id:016x}"
-    return RawBatch(batch.base_offset, batch.append_time_us, producer, batch.part)
+        return first_since(found, time_us, lambda part: self.read(part, found.start, found.end, producers=False))
 
 
 class _Loop:

@@ -11,7 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from danube.compat.consumer_ids import ConsumerIds, ConsumerRecord, KnownConsumer
+from danube.compat.consumer_ids import ConsumerIds
+from danube.compat.consumer_index import ConsumerRecord, KnownConsumer
 from danube.metadata import Delete, MemoryStore, Put
 from danube.model import Limits, SubscriptionType
 from danube.model.errors import LimitExceededError, UnavailableError
@@ -80,12 +81,12 @@ class World:
         stored = await self.stored()
         assert len(self.ids) == len(stored)
         for consumer_id, name in stored.items():
-            known = self.ids._known[consumer_id]
+            known = self.ids._index._known[consumer_id]
             record = known.record
             assert record.name == name
-            assert self.ids._by_topic[record.topic_id][record.subscription, name] is known
-        assert sum(map(len, self.ids._by_topic.values())) == len(stored)
-        assert all(self.ids._by_topic.values()), "a topic without consumers leaves nothing behind"
+            assert self.ids._index._by_topic[record.topic_id][record.subscription, name] is known
+        assert sum(map(len, self.ids._index._by_topic.values())) == len(stored)
+        assert all(self.ids._index._by_topic.values()), "a topic without consumers leaves nothing behind"
 
 
 @asynccontextmanager
@@ -215,7 +216,7 @@ async def test_the_least_recently_used_make_room(autojump_clock: trio.testing.Mo
         world.ids.find(3)
         await world.register("e")
         assert sorted((await world.stored()).values()) == ["c", "d", "e"]
-        for each in world.ids._known.values():
+        for each in world.ids._index._known.values():
             each.stream = STREAM
         with pytest.raises(LimitExceededError, match="max_compat_consumers = 3"):
             await world.register("f")
@@ -249,7 +250,7 @@ async def test_a_sweep_takes_what_was_not_used_for_long_and_is_not_connected(
         for name in ("idle", "connected", "used"):
             await world.register(name)
         orphan = await world.register("orphan", "t")
-        world.ids._known[2].stream = orphan.stream = STREAM
+        world.ids._index._known[2].stream = orphan.stream = STREAM
         await trio.sleep(100.0)
         assert await world.ids.sweep() == 0
         world.ids.find(3)

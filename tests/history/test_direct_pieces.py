@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from sealed import build, make_batch
 
-from danube.history._direct_run import DirectPart, Piece, Span
+from danube.history._direct_reading import DirectPart, Piece, Span
 from danube.history.direct import DirectStorage
 from danube.history.parts import to_log_part
 from danube.log import StoredBatch

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import build, make_batch, make_batches
 
+from danube.history import _direct_reading as direct_reading
 from danube.history import _direct_run as direct_run
 from danube.history.direct import DirectPart, DirectStorage, direct_parts, open_direct
 from danube.history.segment import SegmentFooter
@@ -71,7 +72,7 @@ def bucket() -> Bucket:
 def small_pieces(size: int = 3000, whole: int = 0) -> Iterator[None]:
     """Let pieces be small, and every part have its index asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(direct_run, "_PIECE_BYTES", size)
+        patch.setattr(direct_reading, "_PIECE_BYTES", size)
         patch.setattr(direct_run, "_WHOLE_BYTES", whole)
         yield
 

@@ -10,7 +10,7 @@ import pytest
 from sealed import build, make_batch
 
 from danube.history._direct_bucket import DirectBucket
-from danube.history._direct_run import DirectPart, Span, _cut
+from danube.history._direct_reading import DirectPart, Span, cut_range
 from danube.history.manifest_format import Bucket, Manifest, ManifestKind
 from danube.history.merge_plan import runs_to_merge
 from danube.history.packing import object_origin
@@ -306,10 +306,10 @@ def test_pieces_fit_the_objects_of_their_storage() -> None:
 
 def test_spans_are_cut_into_pieces_of_four_to_eight_mib() -> None:
     mib = 1 << 20
-    assert _cut(5, 5) == [(5, 5)]
-    assert _cut(5, 5 + 8 * mib - 1) == [(5, 5 + 8 * mib - 1)]
-    assert _cut(5, 5 + 8 * mib) == [(5, 5 + 4 * mib), (5 + 4 * mib, 5 + 8 * mib)]
-    pieces = _cut(0, 23 * mib)
+    assert cut_range(5, 5) == [(5, 5)]
+    assert cut_range(5, 5 + 8 * mib - 1) == [(5, 5 + 8 * mib - 1)]
+    assert cut_range(5, 5 + 8 * mib) == [(5, 5 + 4 * mib), (5 + 4 * mib, 5 + 8 * mib)]
+    pieces = cut_range(0, 23 * mib)
     assert (len(pieces), pieces[0][0], pieces[-1][1]) == (5, 0, 23 * mib)
     whole = DirectPart("/default/t", "default", "o", 0, part(10, 20))
     assert [Span(whole, *ends).is_whole for ends in ((10, 20), (9, 21), (11, 20), (10, 19))] == [

@@ -35,7 +35,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "danube/wire/_stream.py",
     ),
     "cluster": ("danube/cluster/*.py",),
-    "compat": ("danube/compat/consumer_ids.py", "danube/compat/producers.py"),
+    "compat": ("danube/compat/consumer_ids.py", "danube/compat/consumer_index.py", "danube/compat/producers.py"),
     "peers": ("danube/peers/*.py",),
 }
 
