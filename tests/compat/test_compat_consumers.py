@@ -269,7 +269,7 @@ async def test_a_blocking_message_says_why(tmp_path: Path) -> None:
             await wait_until(lambda: subscription.machine.poisoned_messages())
             assert (
                 "compat_max_message_bytes = 10000; read it with a native client"
-                in explanation_of(subscription).sentence
+                in explanation_of(subscription, trio.current_time()).sentence
             )
 
 
@@ -597,7 +597,8 @@ async def test_a_refused_message_comes_again(tmp_path: Path) -> None:
                 assert least_s <= trio.current_time() - began + 0.001 < most_s + 5.0
             await nack(caller, message, reason="never")
             assert await stream.silent(0.4)
-            assert "(the last: never)" in explanation_of(running.topic(TOPIC).subscriptions["s"]).sentence
+            told = explanation_of(running.topic(TOPIC).subscriptions["s"], trio.current_time())
+            assert "(the last: never)" in told.sentence
 
 
 async def test_a_slow_client_keeps_what_it_has_not_worked_on_yet(tmp_path: Path) -> None:

@@ -1,97 +1,23 @@
-"""Writes the changes of a subscription's cursor to the journal.
+"""Writes the changes of a subscription's cursor to the journal, and waits for them.
 
-At most one cursor entry of a subscription is in flight; acknowledgements that arrive meanwhile are collected into the
-next one, so batches grow with the load. Entries of one subscription are applied in the order in which they were
-submitted; after an entry that was lost none may follow.
+Which entries are written, and when, is decided in :mod:`danube.broker.delivery.cursor_entries`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from danube.broker.delivery.connected_consumer import AckWaiter
+from danube.broker.delivery.cursor_entries import CursorEntries
 from danube.broker.delivery.source import Source
-from danube.dispatch import Cursor, encode_entry
-from danube.log import Entry, EntryType
-from danube.model import RangeSet, api
-from danube.model.errors import DanubeError
+from danube.dispatch import Cursor
 
 __all__ = ["CursorJournal"]
 
 
-class CursorJournal:
-    """Writes the cursor of one subscription to the journal; topics of durability ``none`` do not store theirs."""
+class CursorJournal(CursorEntries):
+    """The cursor entries of one subscription, with the waits for them."""
 
     def __init__(self, topic: Source, subscription_id: int, cursor: Cursor) -> None:
-        self._topic = topic
-        self._subscription_id = subscription_id
-        self._cursor = cursor
-        self._kept = not topic.lossy
-        self._unsaved = RangeSet()
-        """Acknowledged offsets that wait for the next entry."""
-        self._saving = False
-        self._entries = self._settled = 0
-        """The numbers of submitted and of durable entries."""
-        self._quieting = 0
-        """Number of callers that wait until no entry is in flight; no other one is submitted meanwhile."""
-        self._flushes: list[tuple[AckWaiter, int]] = []
-        self._flushing: list[tuple[AckWaiter, int]] = []
-        self._moved: Callable[[], None] | None = None
-        """Called when the entry in flight is durable, if it states that the cursor was moved."""
-        self._lost: DanubeError | None = None
-        """Set when a cursor change did not reach the journal, which has failed or ended: later ones will not either."""
-
-    def add(self, ranges: Sequence[int]) -> None:
-        """Record that flat ranges were acknowledged."""
-        if not self._kept:
-            return
-        for index in range(0, len(ranges), 2):
-            self._unsaved.add(ranges[index], ranges[index + 1])
-        if self._lost is None:
-            self._go_on()
-
-    def add_for(self, waiter: AckWaiter, ranges: Sequence[int]) -> None:
-        """Record that flat ranges were acknowledged, and reply as :meth:`flush` does when they are durable."""
-        if not ranges:
-            self.flush(waiter, 0)
-        elif self._kept and not self._saving and not self._quieting and self._lost is None:
-            self._flushes.append((waiter, 0))  # before the entry is submitted, so as not to wait for the next
-            self.add(ranges)
-        else:
-            self.add(ranges)
-            self.flush(waiter, 0)
-
-    def flush(self, consumer: AckWaiter, token: int) -> None:
-        """Reply with AcksFlushed once all acknowledgements are durable; end the consumer if they never will be."""
-        if self._lost is not None:
-            consumer.end(self._lost)
-            return
-        if not self._saving and not self._unsaved:
-            consumer.send(api.AcksFlushed(token))
-            return
-        self._flushes.append((consumer, token))
-        self._go_on()
-
-    def forget(self, consumer: AckWaiter) -> None:
-        """Remove a consumer that has left: it waits for nothing any more."""
-        self._flushes = [item for item in self._flushes if item[0] is not consumer]
-        self._flushing = [item for item in self._flushing if item[0] is not consumer]
-
-    def snapshot(self) -> bytes:
-        """Return the state of the cursor for a checkpoint."""
-        return encode_entry(self._cursor.snapshot(self._subscription_id))
-
-    def reset(self, done: Callable[[], None]) -> None:
-        """Record that the cursor was moved, and call ``done`` when that is durable.
-
-        Call it when :meth:`quiet` has returned, without a checkpoint in between.
-        """
-        self._unsaved.clear()
-        if self._kept:
-            self._moved = done
-            self._submit(encode_entry(self._cursor.reset(self._subscription_id)))
-        else:
-            done()
+        super().__init__(topic, subscription_id, cursor)
+        self._source = topic
 
     async def quiet(self) -> None:
         """Wait until no cursor entry is in flight; raise if the last one was lost.
@@ -99,76 +25,19 @@ class CursorJournal:
         Acknowledgements that arrive meanwhile are held back: under load there are new ones during every commit, and
         this would never return.
         """
-        self._quieting += 1
+        self.hold_back()
         quiet = False
         try:
-            while self._saving:
-                await self._topic.next_commit()
+            while self.in_flight:
+                await self._source.next_commit()
             quiet = True
         finally:
-            self._quieting -= 1
-            if not quiet:
-                self._go_on()
-        self._check()
+            self.release(go_on=not quiet)
+        self.check()
 
     async def saved(self) -> None:
         """Wait until every cursor entry that is in flight now is durable; raise if one was lost."""
-        wanted = self._entries
-        while self._settled < wanted and self._lost is None:
-            await self._topic.next_commit()
-        self._check()
-
-    def _check(self) -> None:
-        if self._lost is not None:
-            raise type(self._lost)(self._lost.message)
-
-    def _go_on(self) -> None:
-        """Submit the collected changes, unless an entry is in flight: then they are submitted after it."""
-        if (self._unsaved or self._flushes) and not self._saving and not self._quieting:
-            self._save()
-
-    def _save(self) -> None:
-        ranges = self._unsaved.to_flat()
-        self._unsaved.clear()
-        self._submit(encode_entry(self._cursor.delta(self._subscription_id, ranges)))
-
-    def _submit(self, payload: bytes) -> None:
-        assert not self._saving
-        assert not self._flushing
-        self._saving = True
-        self._entries += 1
-        self._flushing, self._flushes = self._flushes, []
-        topic = self._topic
-        try:
-            topic.submit(Entry(EntryType.CURSOR, topic.topic_id, topic.durability, (payload,), self))
-        except DanubeError as error:
-            self._not_saved(error)
-
-    def _not_saved(self, error: DanubeError) -> None:
-        """Fail the waiting consumers: an entry was lost, and none after it will be durable."""
-        self._saving = False
-        self._lost = error
-        waiting = self._flushing + self._flushes
-        self._flushing, self._flushes = [], []
-        for consumer, _ in waiting:
-            consumer.end(error)
-
-    # --- The journal's owner of an entry ---
-
-    def stalled(self, _entry: Entry, _error: DanubeError) -> None:
-        """A cursor entry waits for its storage: flushes wait as well, and delivery continues."""
-
-    def settled(self, _entry: Entry, error: DanubeError | None) -> None:
-        """A cursor entry is durable, or the journal has failed or is closing, which ends the broker."""
-        if error is not None:
-            self._not_saved(error)
-            return
-        self._saving = False
-        self._settled += 1
-        moved, self._moved = self._moved, None
-        flushed, self._flushing = self._flushing, []  # before the call: it may submit the next entry
-        if moved is not None:
-            moved()  # first, so that a consumer learns of it before it takes void acknowledgements for durable ones
-        for consumer, token in flushed:
-            consumer.send(api.AcksFlushed(token))
-        self._go_on()
+        wanted = self.submitted
+        while not self.has_saved(wanted):
+            await self._source.next_commit()
+        self.check()

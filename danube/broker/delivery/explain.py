@@ -1,22 +1,83 @@
-"""Reports of a subscription: its figures, and an explanation why it moves or does not."""
+"""Reports of a subscription: its figures, and an explanation why it moves or does not. Pure.
+
+The explanation gives the first reason that applies: stored data is damaged; history or a seek waits for its storage;
+dead letters cannot be copied; the dispatch rate is used up; no consumer reads; or what the machine says.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
-import trio
-
-from danube.model import Rate, api
+from danube.broker.delivery.receiver import Origin, Receiver
+from danube.dispatch import Cursor, Machine
+from danube.model import Rate, SubscriptionPolicy, SubscriptionType, api
+from danube.model.errors import DanubeError, StorageError
 from danube.model.ids import Offset
 
-if TYPE_CHECKING:
-    from danube.broker.delivery.subscription import Subscription
-
-__all__ = ["explanation_of", "info_of"]
+__all__ = ["Explained", "explanation_of", "info_of"]
 
 
-def info_of(subscription: Subscription) -> api.SubscriptionInfo:
+class Copying(Protocol):
+    """The state of the dead letters of a subscription; see :class:`danube.broker.delivery.dead_letters.DeadLetters`."""
+
+    @property
+    def problem(self) -> DanubeError | None:
+        """Why the last attempt to copy failed; None while copying succeeds."""
+        ...
+
+    @property
+    def copied(self) -> int:
+        """Number of messages copied since the broker was started."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """Name of the topic that they are copied to."""
+        ...
+
+
+class Explained(Protocol):
+    """The reported state of a subscription; see :class:`danube.broker.delivery.subscription.Subscription`."""
+
+    name: str
+    kind: SubscriptionType
+    cursor: Cursor
+    machine: Machine
+    failure: DanubeError | None
+    waits_for: StorageError | None
+    moving: bool
+    paced_until: float
+    expired_messages: int
+
+    @property
+    def topic(self) -> Origin:
+        """The topic or partition."""
+        ...
+
+    @property
+    def policy(self) -> SubscriptionPolicy:
+        """Its policy."""
+        ...
+
+    @property
+    def rate(self) -> Rate | None:
+        """Its maximum delivery rate."""
+        ...
+
+    @property
+    def dead_letters(self) -> Copying:
+        """Its dead letters."""
+        ...
+
+    @property
+    def consumers(self) -> Mapping[int, Receiver]:
+        """The connected consumers, by id."""
+        ...
+
+
+def info_of(subscription: Explained) -> api.SubscriptionInfo:
     """Return the present state of a subscription."""
     end_offset = subscription.topic.end_offset
     facts = subscription.machine.describe(end_offset)
@@ -56,12 +117,12 @@ def info_of(subscription: Subscription) -> api.SubscriptionInfo:
     )
 
 
-def explanation_of(subscription: Subscription) -> api.Explanation:
-    """Return the first reason that applies."""
-    return api.Explanation(subscription.topic.name, subscription.name, *_reason(subscription))
+def explanation_of(subscription: Explained, now: float) -> api.Explanation:
+    """Return the first reason that applies now (monotonic seconds)."""
+    return api.Explanation(subscription.topic.name, subscription.name, *_reason(subscription, now))
 
 
-def _reason(subscription: Subscription) -> tuple[str, str]:
+def _reason(subscription: Explained, now: float) -> tuple[str, str]:
     if subscription.failure is not None:
         return "failed", f"{subscription.failure}; it is checked again when a consumer connects"
     if subscription.waits_for is not None:
@@ -70,7 +131,6 @@ def _reason(subscription: Subscription) -> tuple[str, str]:
         return "waiting-for-storage", (
             f"the seek to offset {subscription.cursor.floor} is not durable yet; delivery continues there afterwards"
         )
-    now = trio.current_time()
     found = subscription.machine.explain(now, subscription.topic.end_offset)
     letters = subscription.dead_letters
     if letters.problem is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from danube.broker.delivery.explain import explanation_of, info_of
 from danube.model import api, validate_name, validate_topic
 from danube.model.errors import SubscriptionNotFoundError
@@ -46,9 +48,9 @@ class SubscriptionOperations:
 
     async def explain_subscription(self, request: api.SubscriptionRef) -> api.Explanation:
         """Explain in a sentence (one for each partition) why the subscription moves or does not."""
-        parts = [
-            explanation_of(found) for _, found in self._directory.subscriptions(request.topic, request.subscription)
-        ]
+        found = self._directory.subscriptions(request.topic, request.subscription)
+        now = trio.current_time()
+        parts = [explanation_of(subscription, now) for _, subscription in found]
         if len(parts) == 1:
             return parts[0]
         states = {part.state for part in parts}

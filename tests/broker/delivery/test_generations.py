@@ -81,12 +81,12 @@ async def test_nothing_is_delivered_until_a_seek_is_durable(tmp_path: Path, monk
         consumer.credit(100)
         with trio.move_on_after(0.1):
             raise AssertionError(f"it was told {await consumer.reply()}")
-        told = explanation_of(subscription)
+        told = explanation_of(subscription, trio.current_time())
         assert (told.state, "the seek to offset 0" in told.sentence) == ("waiting-for-storage", True)
         journal.settle_first(None)
         assert (await consumer.reply_of(api.Sought)).generation == 1
         await next_delivery(consumer)
-        assert explanation_of(subscription).state != "waiting-for-storage"
+        assert explanation_of(subscription, trio.current_time()).state != "waiting-for-storage"
 
 
 async def test_a_cancelled_seek_does_not_hold_the_subscription(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
