@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from danube.broker.delivery.receiver import Origin, Receiver
+from danube.broker.delivery.connected_consumer import ConnectedConsumer, Origin
 from danube.dispatch import Cursor, Machine
 from danube.model import Rate, SubscriptionPolicy, SubscriptionType, api
 from danube.model.errors import DanubeError, StorageError
@@ -72,7 +72,7 @@ class Explained(Protocol):
         ...
 
     @property
-    def consumers(self) -> Mapping[int, Receiver]:
+    def consumers(self) -> Mapping[int, ConnectedConsumer]:
         """The connected consumers, by id."""
         ...
 

@@ -15,6 +15,7 @@ import trio
 
 from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.publish_rate import Pace
+from danube.broker.intake.roster import Roster
 from danube.broker.intake.senders import Sender, Waiter
 from danube.broker.runtime.commits import Commits
 from danube.history import RemoteJournal
@@ -40,10 +41,9 @@ from danube.model.errors import (
     DurabilityMismatchError,
     FailedPreconditionError,
     InvalidArgumentError,
-    LimitExceededError,
     ProducerFencedError,
 )
-from danube.model.ids import NO_PRODUCER_EPOCH, Offset, ProducerId, TopicId
+from danube.model.ids import Offset, ProducerId, TopicId
 from danube.model.limits import MIB
 
 __all__ = ["Fed", "Intake"]
@@ -149,12 +149,9 @@ class Intake:
         self._clock_us = wall_clock_us
         self._new_id = new_id
         self._held_producers = held_producers
-        self._senders: dict[str, Sender] = {}
-        self._internal: set[str] = set()
-        self._arriving: set[str] = set()
-        """Names of producers that were admitted, and have not attached yet."""
-        self._registered: dict[str, Settling | None] = {}
-        """Producers that send messages one at a time; the value settles when a pending registration is durable."""
+        self._roster = Roster(topic.name, table, limits)
+        self._registering: dict[str, Settling] = {}
+        """Registrations that are not durable yet."""
         self._pending: dict[StoredBatch, _Ticket] = {}
         self._expired_us = 0
         self._reading = trio.Lock()
@@ -206,46 +203,21 @@ class Intake:
             self._check_room(request.producer_name)
         exclusive = request.access is ProducerAccess.EXCLUSIVE
         if not exclusive and not request.resume_epoch:
-            self._check_not_held(request.producer_name)
+            self._roster.check_not_held(request.producer_name)
         if internal:
             return await self._open(request, exclusive)
-        self._arriving.add(request.producer_name)
+        self._roster.arrive(request.producer_name)
         try:
             return await self._open(request, exclusive)
         except BaseException:
-            self._arriving.discard(request.producer_name)
+            self._roster.turn_back(request.producer_name)
             raise
 
     def _check_room(self, name: str) -> None:
-        limits, table = self._limits, self._table
         self._expire(self._clock_us())
-        if len(table) >= limits.max_known_producers_per_topic and table.session_of(name) is None:
-            raise LimitExceededError(
-                f"producer {name!r} cannot be registered: topic {self._topic.name!r} knows {len(table)} producers"
-                f" (limit max_known_producers_per_topic); each is forgotten {limits.producer_state_expiry_s:g} s after"
-                " its last message (producer_state_expiry_s), so reuse the names of producers"
-            )
-        if table.session_of(name) is None:
+        self._roster.check_room(name, self._policies)
+        if self._table.session_of(name) is None:
             self._topic.check_states(f"producer {name!r} of topic {self._topic.name!r}")
-        present = self._senders
-        if name not in present and name not in self._arriving and name not in self._registered:
-            more = {each for each in (*self._arriving, *self._registered) if each not in present}
-            self._policies.check_room(
-                f"topic {self._topic.name!r}",
-                "max_producers",
-                len(present) + len(more) - len(self._internal),
-                "max_producers_per_topic",
-                limits.max_producers_per_topic,
-            )
-
-    def _check_not_held(self, name: str = "") -> None:
-        """Refuse a producer if the topic has another, exclusive one."""
-        for holder, sender in self._senders.items():
-            if sender.session.exclusive and holder != name:
-                raise FailedPreconditionError(
-                    f"topic {self._topic.name!r} is held by the exclusive producer {holder!r}; open with exclusive"
-                    " access to take it over, or wait until it is closed"
-                )
 
     async def register(self, name: str) -> ProducerId:
         """Return the id of a producer that sends its messages one at a time; return when that is durable.
@@ -261,9 +233,11 @@ class Intake:
         await self._read_unread()
         topic.check_alive()
         self._check_room(name)
-        self._check_not_held()
+        self._roster.check_not_held()
         session, new = table.register(name, self._new_id(), now_us=now_us)
-        registration = self._registered.setdefault(name, None)
+        registered = self._roster.registered
+        registered[name] = None
+        registration = self._registering.get(name)
         if new and not topic.lossy:
             registration = Settling()
             payload = table.entry_of(session, now_us).encode()
@@ -272,19 +246,20 @@ class Intake:
                 self._journal.submit(entry)
             except DanubeError:
                 table.forget(session.producer_id)
-                del self._registered[name]
+                del registered[name]
                 raise
-            self._registered[name] = registration
+            self._registering[name] = registration
         if registration is not None:
             await registration.wait()
-            self._registered[name] = None
+            self._registering.pop(name, None)
+            registered[name] = None
         return session.producer_id
 
     def seen(self, producer_id: ProducerId) -> str:
         """Mark a registered producer as active, and return its name; empty if it is not known."""
         name = self._table.seen(producer_id, self._clock_us())
-        if name and name not in self._registered:
-            self._registered[name] = None  # registered before the broker was restarted
+        if name and name not in self._roster.registered:
+            self._roster.registered[name] = None  # registered before the broker was restarted
         return name
 
     async def _open(self, request: api.PublishOpen, exclusive: bool) -> ProducerSession:
@@ -309,7 +284,8 @@ class Intake:
             if not topic.lossy:
                 await self._write(session, now_us)
         # Batches in flight of an older session count as well: the next sequence is final only after they have settled.
-        while not request.resume_epoch and (pending := self._senders.get(name)) is not None and pending.in_flight:
+        senders = self._roster.senders
+        while not request.resume_epoch and (pending := senders.get(name)) is not None and pending.in_flight:
             await self._commits.next_commit()
         latest = table.session_of(name)
         if latest is None or latest.epoch != session.epoch:
@@ -349,24 +325,22 @@ class Intake:
 
     def _fence(self) -> None:
         """End the senders whose sessions a new one has replaced."""
-        for name, sender in list(self._senders.items()):
-            if self._table.is_fenced(sender.session):
-                sender.end(
-                    ProducerFencedError(
-                        f"producer {name!r} of topic {self._topic.name!r}: a newer session has taken over; this one"
-                        " has ended"
-                    )
+        for name, sender in self._roster.fenced():
+            sender.end(
+                ProducerFencedError(
+                    f"producer {name!r} of topic {self._topic.name!r}: a newer session has taken over; this one"
+                    " has ended"
                 )
+            )
 
     def _expire(self, now_us: int) -> None:
         """Forget idle producers."""
         if now_us - self._expired_us > _EXPIRY_INTERVAL_US:
             self._expired_us = now_us
-            idle_us = now_us - int(self._limits.unary_producer_idle_s * 1e6)
-            for name in [name for name in self._registered if self._table.used_us(name) < idle_us]:
-                del self._registered[name]
-            held = self._held_producers()
-            here = {sender.session.producer_id for sender in self._senders.values()}
+            for name in self._roster.idle(now_us):
+                del self._roster.registered[name]
+                self._registering.pop(name, None)
+            held, here = self._held_producers(), self._roster.attached_ids()
             self._table.expire(now_us, {each for each in self._table.ids() if each in here or each in held})
 
     def attach(self, sender: Sender, *, internal: bool = False) -> None:
@@ -379,38 +353,24 @@ class Intake:
         Raises:
             TopicNotFoundError: the topic was deleted in the meantime.
         """
-        self._arriving.discard(sender.session.name)
+        self._roster.turn_back(sender.session.name)
         self._topic.check_not_deleted()
-        if internal:
-            self._internal.add(sender.session.name)
-        old = self._senders.get(sender.session.name)
+        old = self._roster.attach(sender, internal=internal)
         if old is not None:
             old.end(None)
-        self._senders[sender.session.name] = sender
 
     def detach(self, sender: Sender) -> None:
         """Detach a sender. No-op if it has been replaced."""
-        if self._senders.get(sender.session.name) is sender:
-            del self._senders[sender.session.name]
-            self._internal.discard(sender.session.name)
+        self._roster.detach(sender)
 
     def end(self, error: DanubeError) -> None:
         """End all senders."""
-        for sender in list(self._senders.values()):
+        for sender in list(self._roster.senders.values()):
             sender.end(error)
 
     def infos(self) -> list[api.ProducerInfo]:
-        """Return a description of each attached sender."""
-        found = {name: self._table.session_of(name) for name in sorted({*self._senders, *self._registered})}
-        return [
-            api.ProducerInfo(
-                name,
-                self._senders[name].session.epoch if name in self._senders else NO_PRODUCER_EPOCH,
-                session.next_sequence if session is not None else 0,
-                True,
-            )
-            for name, session in found.items()
-        ]
+        """Return a description of each attached or registered producer."""
+        return self._roster.infos()
 
     # --- Batches ---
 
@@ -551,7 +511,7 @@ class Intake:
             FailedPreconditionError: the topic has an exclusive producer.
             DanubeError: the journal accepts nothing any more.
         """
-        self._check_not_held()
+        self._roster.check_not_held()
         waiter.in_flight += 1
         try:
             self._append(waiter, token, part, header)

@@ -588,7 +588,7 @@ async def test_who_registered_in_an_earlier_life_has_a_place_as_soon_as_it_is_he
     world = World(max_producers_per_topic=1)
     found = await register(world, "r")
     later = World(max_producers_per_topic=1)
-    later.intake._table = world.table
+    later.intake._table = later.intake._roster._table = world.table
     assert later.intake.infos() == []
     assert later.intake.seen(found) == "r"
     assert [(info.name, info.epoch) for info in later.intake.infos()] == [("r", 0)]
