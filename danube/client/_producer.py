@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
+from danube.client._many import ANYWHERE, Segment, by_partition, checked_lengths, encoded_pieces, joined
 from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, record_size
 from danube.client._payloads import (
     BytesLike,
     check_payloads,
-    checked_attributes,
     due_us,
     encoded_key,
-    encoded_keys,
     pieces,
     to_bytes,
     to_record,
     too_large,
 )
 from danube.client._receipt import Pending, settled
-from danube.client._receipts import OffsetRange, RangeReceipt, Receipt
+from danube.client._receipts import RangeReceipt, Receipt
 from danube.client._router import Router
 from danube.client._tasks import copy_error
-from danube.model.batch import Record, encode_records
+from danube.model.batch import Record
 from danube.model.errors import (
     ClosedError,
     DeadlineExceededError,
-    InvalidArgumentError,
     LimitExceededError,
 )
 
@@ -270,7 +267,7 @@ class Producer:
         if not checked:
             await anyio.lowlevel.checkpoint()
             return RangeReceipt([])
-        segments: list[_Segment] = []
+        segments: list[Segment] = []
         if key is None and keys is None and attributes is None:
             if len(checked) > _ENCODE_AT_ONCE:
                 await self._send_encoded(checked, segments, deliver_at_us)
@@ -279,42 +276,25 @@ class Producer:
                     chosen = self._lane_for(None)
                     await self._extend(chosen, checked[start:end], size, segments, deliver_at_us, plain=True)
         else:
-            if key is not None and keys is not None:
-                raise InvalidArgumentError("send_many takes either key (for all messages) or keys (one for each)")
-            lengths = self._checked_lengths(checked)
-            for lane, records, sizes in self._keyed(checked, lengths, key, keys, attributes):
+            route = None if self._single is not None else self._router.partition
+            most = self._lanes[0].outbox.max_message_bytes
+            for index, records, sizes in by_partition(checked, most, key, keys, attributes, route):
                 for start, end, size in self._pieces(sizes):
-                    chosen = lane or self._lane_for(None)
+                    chosen = self._lane_for(None) if index == ANYWHERE else self._lanes[index]
                     await self._extend(chosen, records[start:end], size, segments, deliver_at_us, plain=False)
         for segment in segments:
-            await settled(segment[1])
-        return RangeReceipt(_join(segments))
+            await settled(segment.batch)
+        return RangeReceipt(joined(segments))
 
-    async def _send_encoded(self, payloads: list[bytes], segments: list[_Segment], deliver_at_us: int) -> None:
-        """Send many bare payloads: every pass over them is one call into C.
-
-        A batch is encoded to measure its size, and again if the estimated number of messages did not fit.
-        """
+    async def _send_encoded(self, payloads: list[bytes], segments: list[Segment], deliver_at_us: int) -> None:
+        """Send many bare payloads, in batches of their own."""
         outbox = self._lanes[0].outbox
-        max_bytes, max_messages = outbox.max_bytes, outbox.max_messages
-        start = 0
-        step = max(1, min(max_messages, max_bytes // (len(payloads[0]) + RECORD_OVERHEAD)))
-        while start < len(payloads):
-            piece = payloads[start : start + step]
-            body = encode_records(piece)
-            if len(body) > outbox.max_message_bytes:
-                self._checked_lengths(payloads)  # the error names the message, if a single one is too large
-            if len(body) > max_bytes and len(piece) > 1:
-                step = max(1, min(len(piece) - 1, len(piece) * max_bytes * 15 // (len(body) * 16)))
-                continue
-            start += len(piece)
-            if len(body) * 2 < max_bytes:
-                step = min(max_messages, len(piece) * 2)
+        for body, count in encoded_pieces(payloads, outbox.max_bytes, outbox.max_messages, outbox.max_message_bytes):
             await self._wait_for_room()
             lane = self._lane_for(None)
             self._check_usable(lane)
-            batch = lane.outbox.add_encoded(body, len(piece), deliver_at_us)
-            segments.append((lane, batch, 0, len(piece)))
+            batch = lane.outbox.add_encoded(body, count, deliver_at_us)
+            segments.append(Segment(lane.topic, lane.partition, batch, 0, count))
             self._sticky_batch = batch  # it is not the open batch: the next piece goes to the next partition
             lane.kick()
 
@@ -323,7 +303,7 @@ class Producer:
         lane: Lane,
         items: Sequence[bytes] | Sequence[Record],
         size: int,
-        segments: list[_Segment],
+        segments: list[Segment],
         deliver_at_us: int,
         *,
         plain: bool,
@@ -332,52 +312,18 @@ class Producer:
         self._check_usable(lane)
         before = lane.outbox.open
         batch, index = lane.outbox.extend(items, size, plain=plain, deliver_at_us=deliver_at_us)
-        segments.append((lane, batch, index, len(items)))
+        segments.append(Segment(lane.topic, lane.partition, batch, index, len(items)))
         if lane is self._lanes[self._sticky]:
             self._sticky_batch = batch
         if batch is not before:
             lane.kick()
 
     def _checked_lengths(self, payloads: Sequence[bytes]) -> list[int]:
-        lengths = list(map(len, payloads))
-        limit = self._lanes[0].outbox.max_message_bytes
-        if lengths and max(lengths) > limit:
-            index = next(index for index, size in enumerate(lengths) if size > limit)
-            raise too_large(lengths[index], limit, index)
-        return lengths
+        return checked_lengths(payloads, self._lanes[0].outbox.max_message_bytes)
 
     def _pieces(self, lengths: list[int]) -> list[tuple[int, int, int]]:
         outbox = self._lanes[0].outbox
         return pieces(lengths, outbox.max_bytes, outbox.max_messages)
-
-    def _keyed(
-        self,
-        payloads: Sequence[bytes],
-        lengths: list[int],
-        key: str | bytes | None,
-        keys: Sequence[str | bytes | None] | None,
-        attributes: dict[str, str] | None,
-    ) -> list[tuple[Lane | None, list[Record], list[int]]]:
-        """Make records and group them by lane; None stands for any lane: messages without a key."""
-        count = len(payloads)
-        if keys is not None and len(keys) != count:
-            raise InvalidArgumentError(f"send_many got {count} payloads and {len(keys)} keys; give one key for each")
-        each_key = encoded_keys(keys) if keys is not None else [None if key is None else encoded_key(key)] * count
-        extra = record_size(0, None, checked_attributes(attributes)) - RECORD_OVERHEAD
-        records = list(map(Record, payloads, each_key, repeat(attributes)))
-        sizes = [
-            size + extra if one is None else size + extra + RECORD_OVERHEAD + len(one)
-            for size, one in zip(lengths, each_key, strict=True)
-        ]
-        if self._single is not None:
-            return [(self._single, records, sizes)]
-        route = self._router.partition
-        groups: dict[int, tuple[list[Record], list[int]]] = {}
-        for record, one, size in zip(records, each_key, sizes, strict=True):
-            group = groups.setdefault(-1 if one is None else route(one), ([], []))
-            group[0].append(record)
-            group[1].append(size)
-        return [(None if index < 0 else self._lanes[index], *group) for index, group in groups.items()]
 
     def _lane_for(self, key: bytes | None) -> Lane:
         if self._single is not None:
@@ -460,17 +406,3 @@ class Producer:
 
     def _close(self) -> None:
         self._closed = True
-
-
-_Segment = tuple["Lane", OutBatch, int, int]
-
-
-def _join(segments: list[_Segment]) -> list[OffsetRange]:
-    ranges: list[OffsetRange] = []
-    for lane, batch, index, count in segments:
-        start = batch.base_offset + index if batch.base_offset >= 0 else batch.base_offset
-        if ranges and start >= 0 and ranges[-1].topic == lane.topic and ranges[-1].end == start:
-            last = ranges.pop()
-            start, count = last.start, last.count + count
-        ranges.append(OffsetRange(lane.topic, start, count, lane.partition))
-    return ranges
