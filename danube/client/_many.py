@@ -31,9 +31,9 @@ class Segment(NamedTuple):
     """The plain topic or partition."""
     partition: int
     batch: OutBatch
-    index: int
+    first: int
     """Position of the first of them in the batch."""
-    count: int
+    messages: int
 
 
 def checked_lengths(payloads: Sequence[bytes], max_message_bytes: int) -> list[int]:
