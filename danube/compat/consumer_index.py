@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from danube.broker.faces import Receiver
+from danube.broker.faces import ConnectedConsumer
 from danube.model.errors import LimitExceededError
 from danube.model.ids import TopicId
 from danube.model.policies import SubscriptionType
@@ -36,7 +36,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
     key_filters: tuple[str, ...] = ()
 
 
-class OpenStream(Receiver, Protocol):
+class OpenStream(ConnectedConsumer, Protocol):
     """What consumers with an id need from the stream of one; see :class:`danube.compat.receiving.CompatConsumer`."""
 
     began: float
