@@ -144,6 +144,13 @@ def test_the_contract_lists_modules_that_exist_and_each_once() -> None:
     assert [name for name in listed if is_in(name, tuple(each for each in listed if each != name))] == []
 
 
+def test_modules_of_tests_have_different_names() -> None:
+    """pytest imports them by these names alone; two of the same name end a whole run before its first test."""
+    names = [path.name for path in (CHECKOUT / "tests").rglob("*.py")]
+    packages = {"__init__.py", "__main__.py", "conftest.py"}
+    assert sorted({name for name in names if names.count(name) > 1} - packages) == []
+
+
 def test_the_share_of_pure_code_does_not_shrink() -> None:
     listed, _ = contract()
     written = {name: module.lines for name, module in modules().items() if not GENERATED.fullmatch(name)}
