@@ -10,13 +10,15 @@ import csv
 import importlib.util
 import io
 import json
+import os
 import random
 import subprocess
-import time
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from brokers import BrokerProcess, danube
@@ -64,41 +66,60 @@ def stored(broker: BrokerProcess) -> int:
         return 0
 
 
+def feed(flights: Path, sink: int, points: Sequence[int], reached: Sequence[Event], killed: Sequence[Event]) -> None:
+    """Write the flights into a pipe: never beyond the next point before the broker was killed at the point before.
+
+    The points are events that the flights themselves reach, so the producer has flights in its hands at each kill and
+    cannot end before the last one, however fast or slow it and the test are. A producer that fails closes the pipe.
+    """
+    with suppress(BrokenPipeError), open(sink, "wb") as pipe, flights.open("rb") as lines:
+        for number, line in enumerate(lines):
+            if number in points:
+                place = points.index(number)
+                if place and not killed[place - 1].wait(COMMAND_TIMEOUT_S):
+                    break
+                reached[place].set()
+            elif number == FLIGHTS - 1 and not killed[-1].wait(COMMAND_TIMEOUT_S):
+                break
+            pipe.write(line)
+    for event in reached:
+        event.set()
+
+
 @pytest.fixture(scope="module")
 def produced(broker: BrokerProcess, flights: Path) -> Path:
     """Produce all flights while the broker is killed and started again three times, at random points."""
     rng = random.Random(20130101)
     points = sorted(rng.randrange(FLIGHTS // 20, FLIGHTS * 3 // 4) for _ in range(3))
-    producer = danube(
-        "produce",
-        TOPIC,
-        "--file",
-        str(flights),
-        "--key-field",
-        "tailnum",
-        "--partitions",
-        str(PARTITIONS),
-        "--producer-name",
-        "flights",
-        "--rate",
-        "60000",
-        "--url",
-        broker.url,
-        "-o",
-        "json",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    kills = 0
+    reached, killed = [Event() for _ in points], [Event() for _ in points]
+    source, sink = os.pipe()
+    with open(source, "rb") as stdin:
+        producer = danube(
+            "produce",
+            TOPIC,
+            "--key-field",
+            "tailnum",
+            "--partitions",
+            str(PARTITIONS),
+            "--producer-name",
+            "flights",
+            "--url",
+            broker.url,
+            "-o",
+            "json",
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    feeder = Thread(target=feed, args=(flights, sink, points, reached, killed), daemon=True)
+    feeder.start()
     try:
-        for point in points:
-            deadline = time.monotonic() + COMMAND_TIMEOUT_S
-            while stored(broker) < point and producer.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert producer.poll() is None, "the producer ended before the broker could be killed"
+        for here, gone in zip(reached, killed, strict=True):
+            assert here.wait(COMMAND_TIMEOUT_S), "the producer takes no more flights"
+            assert feeder.is_alive(), f"the producer failed: {producer.communicate(timeout=COMMAND_TIMEOUT_S)}"
             broker.kill()
+            gone.set()
             broker.start()
-            kills += 1
         output, errors = producer.communicate(timeout=COMMAND_TIMEOUT_S)
     finally:
         if producer.poll() is None:
@@ -107,8 +128,10 @@ def produced(broker: BrokerProcess, flights: Path) -> Path:
             assert pipe is not None
             pipe.close()
         producer.wait()
+        for event in killed:
+            event.set()
+        feeder.join(COMMAND_TIMEOUT_S)
     assert producer.returncode == 0, errors.decode()
-    assert kills == 3
     assert json.loads(output)["messages"] == FLIGHTS
     return flights
 
