@@ -12,6 +12,7 @@ run, for every test file, at the first test that asks; a test that kills one mak
 from __future__ import annotations
 
 import base64
+import fcntl
 import hmac
 import importlib.util
 import os
@@ -330,17 +331,20 @@ def _azurite(node: Path, cache: Path) -> Path:
     """Return the directory of Azurite; install it on first use. Half an installation is never taken for a whole one."""
     home = cache / f"azurite-{AZURITE_VERSION}"
     package = Path("node_modules") / "azurite"
-    if not (home / package).exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-            command = [node / "bin" / "node", npm, "install", "--prefix", scratch, "--no-audit", "--no-fund"]
-            command += ["--ignore-scripts", "--prefer-offline", f"azurite@{AZURITE_VERSION}"]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            if done.returncode != 0:
-                pytest.skip(f"azurite could not be installed by npm: {done.stdout[-500:]}")
-            shutil.copytree(scratch, home.with_suffix(".new"), symlinks=True, dirs_exist_ok=True)
-        home.with_suffix(".new").rename(home)
+    cache.mkdir(parents=True, exist_ok=True)
+    # Processes that run tests side by side have one cache: the first installs, the others wait for it.
+    with (cache / f"{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / package).exists():
+            with tempfile.TemporaryDirectory(dir=cache) as scratch:
+                npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+                command = [node / "bin" / "node", npm, "install", "--prefix", scratch, "--no-audit", "--no-fund"]
+                command += ["--ignore-scripts", "--prefer-offline", f"azurite@{AZURITE_VERSION}"]
+                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+                if done.returncode != 0:
+                    pytest.skip(f"azurite could not be installed by npm: {done.stdout[-500:]}")
+                shutil.copytree(scratch, home.with_suffix(".new"), symlinks=True, dirs_exist_ok=True)
+            home.with_suffix(".new").rename(home)
     return home / package
 
 
