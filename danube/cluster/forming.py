@@ -3,16 +3,16 @@
 A broker asks all listed brokers for their :class:`Standing`, again and again, until :func:`decide` returns something
 else than :class:`Wait`. Rules:
 
-F1. Nothing is decided while a listed broker has not answered, unless an answer says that the cluster exists.
-F2. If all have answered, and none is a member, all compute the same :class:`Founding` from the same answers: members in
-    the order of the list, an incarnation that is a digest of all identities. There is no leader in this, and no second
-    round: who is late computes the same from the same answers, or learns it from one that has formed (F3).
-F3. If one has formed, and its founders include the identity of this broker, this broker is one of the founders, only
-    late, and forms the same. It has never voted: it would be a member then, and not ask.
-F4. If one has formed without it, this broker joins as a new member. So does a machine whose disk was replaced: its
-    identity is new, and it must not vote in place of the old one, whose votes it has forgotten.
-F5. Lists or names of clusters that differ are refused, for they would form two clusters. So are two clusters among the
-    answers. A refusal is final: the operator has to change something.
+* F1. Nothing is decided while a listed broker has not answered, unless an answer says that the cluster exists.
+* F2. If all have answered, and none is a member, all compute the same :class:`Founding` from the same answers: members
+  in the order of the list, an incarnation that is a digest of all identities. There is no leader in this, and no second
+  round: who is late computes the same from the same answers, or learns it from one that has formed (F3).
+* F3. If one has formed, and its founders include the identity of this broker, this broker is one of the founders, only
+  late, and forms the same. It has never voted: it would be a member then, and not ask.
+* F4. If one has formed without it, this broker joins as a new member. So does a machine whose disk was replaced: its
+  identity is new, and it must not vote in place of the old one, whose votes it has forgotten.
+* F5. Lists or names of clusters that differ are refused, for they would form two clusters. So are two clusters among
+  the answers. A refusal is final: the operator has to change something.
 
 A disk that is replaced while brokers are still answering can lead to two foundings: some know its old identity, some
 the new one. Each broker stores one founding only, so at most one of the two gets a majority; the brokers of the other

@@ -52,6 +52,7 @@ COORDINATOR: Final = "/coordinator/"
 BROKERS: Final = "/brokers/"
 SESSIONS: Final = "/sessions/"
 ASSIGNMENTS: Final = "/assignments/"
+"""Prefix of the rows that assign topics to brokers, one for each topic."""
 CREATING: Final = "/creating"
 
 _BROKER: Final = re.compile("b[1-9][0-9]{0,8}")

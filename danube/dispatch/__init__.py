@@ -3,7 +3,7 @@
 All modules are pure state machines: no clock, no files, no sockets. :mod:`danube.dispatch.machine` describes how to
 drive one.
 
-Offsets are plain ints here, not :class:`danube.model.ids.Offset`: they come from flat lists and ``range``, one for
+Offsets are plain ints here, not ``danube.model.ids.Offset``: they come from flat lists and ``range``, one for
 each message, and become ints there anyway. No id of a topic or producer occurs that one could be mistaken for.
 """
 

@@ -1,9 +1,11 @@
 """What a metadata engine must guarantee for what a broker does with it. Pure: no I/O, no clock.
 
-| role | durable | linearizable | leases | watch replay |
-|---|---|---|---|---|
-| a broker alone | yes, but ``memory`` | yes | no | no |
-| the brokers of a cluster | yes | yes | yes | no |
+===========================  =======================  ============  ======  ============
+role                         durable                  linearizable  leases  watch replay
+===========================  =======================  ============  ======  ============
+a broker alone               yes, but ``memory``      yes           no      no
+the brokers of a cluster     yes                      yes           yes     no
+===========================  =======================  ============  ======  ============
 
 * ``durable``: without the records of its topics, the messages in a journal are lost. ``memory`` loses everything at
   each stop, as it promises, and a journal that is tied to other metadata refuses it

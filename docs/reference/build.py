@@ -42,10 +42,12 @@ def is_private(name: str) -> bool:
 
 
 def exported(module: ModuleType) -> dict[str, object]:
-    """Return what a package exports out of private modules directly below it."""
+    """Return the classes and functions that a package exports out of private modules directly below it."""
     found = {}
     for name in getattr(module, "__all__", ()):
         value = getattr(module, name)
+        if not hasattr(value, "__name__"):
+            continue  # an object: its module would be that of its class
         home, _, last = (getattr(value, "__module__", None) or "").rpartition(".")
         if home == module.__name__ and last.startswith("_") and not is_private(home):
             found[name] = value
