@@ -28,6 +28,12 @@ FILL_STEP = 100_000
 POOL_TICKS = 200
 TOPICS_AT_A_TIME = 16
 FLUSH_INTERVAL_S = 0.01
+CONNECT_S = 60.0
+"""A hundred connections at once take long on a busy machine, and connecting is not what is measured."""
+
+
+def _connect(work: Work) -> AbstractAsyncContextManager[Client]:
+    return danube.connect(work.address, connect_timeout_s=CONNECT_S)
 
 
 async def _ensure_topic(client: Client, topic: str) -> None:
@@ -37,7 +43,7 @@ async def _ensure_topic(client: Client, topic: str) -> None:
 
 async def _create(work: Work, control: Control) -> Outcome:
     """Create the topic."""
-    async with danube.connect(work.address) as client:
+    async with _connect(work) as client:
         began = control.ready()
         await _ensure_topic(client, work.topic)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=0)
@@ -45,7 +51,7 @@ async def _create(work: Work, control: Control) -> Outcome:
 
 async def _delete(work: Work, control: Control) -> Outcome:
     """Delete the topic, so that its space in the journal is free again."""
-    async with danube.connect(work.address) as client:
+    async with _connect(work) as client:
         began = control.ready()
         await client.admin.delete_topic(work.topic)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=0)
@@ -57,7 +63,7 @@ async def _publish(work: Work, control: Control) -> Outcome:
     keys = _keys(work, work.count)
     expected = checksum(payloads)
     step = max(1, CALL_BYTES // work.size)
-    async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
+    async with _connect(work) as client, client.producer(work.topic, durability="disk") as producer:
         began = control.ready()
         sent = 0
         for first in range(0, work.count, step):
@@ -79,7 +85,7 @@ async def _publish_nowait(work: Work, control: Control) -> Outcome:
     """Send everything through ``send_nowait``; a bounded number of messages is unacknowledged."""
     payloads = make_payloads(work.count, work.size)
     expected = checksum(payloads)
-    async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
+    async with _connect(work) as client, client.producer(work.topic, durability="disk") as producer:
         window: deque[Pending] = deque()
         began = control.ready()
         for first in range(0, work.count, NOWAIT_STEP):
@@ -125,7 +131,7 @@ async def _consume(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         consumers = []
         for name in names:
-            client = await stack.enter_async_context(danube.connect(work.address))
+            client = await stack.enter_async_context(_connect(work))
             consumers.append(
                 await stack.enter_async_context(client.consumer(work.topic, subscription=name, start="earliest"))
             )
@@ -147,7 +153,7 @@ async def _consume(work: Work, control: Control) -> Outcome:
 async def _replay(work: Work, control: Control) -> Outcome:
     """Read stored messages; the subscription is opened inside the timed region."""
     name = str(work.settings.get("prefix", "replay"))
-    async with danube.connect(work.address) as client:
+    async with _connect(work) as client:
         began = control.ready()
         async with client.consumer(work.topic, subscription=name, start="earliest") as consumer:
             received, value = await _take_batches(consumer, work.count)
@@ -158,7 +164,7 @@ async def _replay(work: Work, control: Control) -> Outcome:
 async def _fill(work: Work, control: Control) -> Outcome:
     """Create the topic and store messages; payloads are made as they are sent."""
     value = 0
-    async with danube.connect(work.address) as client:
+    async with _connect(work) as client:
         await _ensure_topic(client, work.topic)
         async with client.producer(work.topic, durability="disk") as producer:
             began = control.ready()
@@ -182,7 +188,7 @@ async def _publish_at_rate(work: Work, control: Control) -> Outcome:
     keys = _keys(work, len(pool))
     latencies: list[float] = []
     value = 0
-    async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
+    async with _connect(work) as client, client.producer(work.topic, durability="disk") as producer:
         began = control.ready()
         sent = 0
         while sent < ticks:
@@ -215,7 +221,7 @@ async def _consume_tail(work: Work, control: Control) -> Outcome:
     """Read one exclusive subscription from ``settings.start`` on, and report the times of arrival."""
     arrivals: list[tuple[int, int]] = []
     async with (
-        danube.connect(work.address) as client,
+        _connect(work) as client,
         client.consumer(
             work.topic, subscription=str(work.settings["prefix"]), start=str(work.settings["start"])
         ) as consumer,
@@ -247,10 +253,7 @@ async def _replay_again_and_again(work: Work, control: Control) -> Outcome:
                 return
 
     async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(danube.connect(work.address))
-            for _ in range(int(work.settings["consumers"]))
-        ]
+        clients = [await stack.enter_async_context(_connect(work)) for _ in range(int(work.settings["consumers"]))]
         began = control.ready()
         until = trio.current_time() + float(work.settings["seconds"])
         async with trio.open_nursery() as nursery:
@@ -264,7 +267,7 @@ async def _consume_each(work: Work, control: Control) -> Outcome:
     """Read message by message and acknowledge each."""
     received: list[bytes] = []
     async with (
-        danube.connect(work.address) as client,
+        _connect(work) as client,
         client.consumer(work.topic, subscription="reader", start="earliest") as consumer,
     ):
         began = control.ready()
@@ -293,7 +296,7 @@ async def _consume_shared(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         consumers = []
         for _ in range(int(work.settings["consumers"])):
-            client = await stack.enter_async_context(danube.connect(work.address))
+            client = await stack.enter_async_context(_connect(work))
             consumers.append(
                 await stack.enter_async_context(
                     client.consumer(work.topic, subscription="shared", type="shared", start="earliest")
@@ -337,7 +340,7 @@ async def _consume_group(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         consumers = []
         for number in range(int(work.settings["consumers"])):
-            client = await stack.enter_async_context(danube.connect(work.address))
+            client = await stack.enter_async_context(_connect(work))
             consumers.append(await stack.enter_async_context(_member(client, work, f"worker-{number}")))
         began = control.ready()
         async with trio.open_nursery() as nursery:
@@ -366,7 +369,7 @@ async def _stick(work: Work, control: Control) -> Outcome:
             await trio.sleep_forever()
 
     async with (
-        danube.connect(work.address) as client,
+        _connect(work) as client,
         _member(client, work, "stuck") as consumer,
         trio.open_nursery() as nursery,
     ):
@@ -387,7 +390,7 @@ async def _latency(work: Work, control: Control) -> Outcome:
     payloads = make_payloads(2 * work.count, work.size)
     back_to_back: list[float] = []
     paced: list[float] = []
-    async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
+    async with _connect(work) as client, client.producer(work.topic, durability="disk") as producer:
         for payload in make_payloads(50, work.size):
             await producer.send(payload)
         began = control.ready()
@@ -427,7 +430,7 @@ async def _connections(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         producers = []
         for _ in range(connections):
-            client = await stack.enter_async_context(danube.connect(work.address))
+            client = await stack.enter_async_context(_connect(work))
             producers.append(await stack.enter_async_context(client.producer(work.topic, durability="disk")))
         began = control.ready()
         async with trio.open_nursery() as nursery:
@@ -449,7 +452,7 @@ async def _fill_topics(work: Work, control: Control) -> Outcome:
             async with client.producer(f"{work.topic}-{number}", durability="disk") as producer:
                 await producer.send_many(make_payloads(work.count, work.size, number * work.count))
 
-    async with danube.connect(work.address) as client:
+    async with _connect(work) as client:
         began = control.ready()
         async with trio.open_nursery() as nursery:
             for _ in range(TOPICS_AT_A_TIME):
@@ -463,14 +466,14 @@ async def _hold_connections(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         began = control.ready()
         for _ in range(connections):
-            await stack.enter_async_context(danube.connect(work.address))
+            await stack.enter_async_context(_connect(work))
         await trio.to_thread.run_sync(control.hold)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=connections)
 
 
 async def _backlog(work: Work, control: Control) -> Outcome:
     """Store a backlog for a subscription without a consumer; payloads are made as they are sent."""
-    async with danube.connect(work.address) as client:
+    async with _connect(work) as client:
         await _ensure_topic(client, work.topic)
         async with client.consumer(work.topic, subscription="absent", start="earliest"):
             pass
