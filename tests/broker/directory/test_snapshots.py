@@ -145,6 +145,7 @@ async def test_stranded_topics_are_listed_and_given_up_with_consent(tmp_path: Pa
         one = ids["/default/one"]
         assert found[one].end_offset == 3
         assert found[one].journal_bytes > 0
+        assert {topic.journal_bytes for topic in found.values()} == {found[one].journal_bytes}, "both sent the same"
         with pytest.raises(FailedPreconditionError, match="--accept-loss"):
             await client.admin.forget_stranded([one], accept_loss=False)
         with pytest.raises(NotFoundError, match="nothing was deleted"):
