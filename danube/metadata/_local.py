@@ -36,7 +36,7 @@ from danube.metadata._watched import WatchedStore
 from danube.model.errors import ClosedError, DanubeError, FailedPreconditionError
 from danube.model.limits import Limits
 
-__all__ = ["Clock", "LocalStore", "conditions_of"]
+__all__ = ["Clock", "LocalStore"]
 
 Clock = Callable[[], float]
 """Seconds on a clock that never goes back; only differences count."""
@@ -142,18 +142,6 @@ class LocalStore(WatchedStore):
         self._machine.check_prefix(prefix)
         return await self._call(lambda machine: machine.scan(prefix))
 
-    async def put(
-        self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
-    ) -> int:
-        """See :meth:`MetadataStore.put`."""
-        result = await self.transact(conditions_of(key, expected_revision), [Put(key, value, lease)])
-        return result.revision
-
-    async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
-        """See :meth:`MetadataStore.delete`."""
-        result = await self.transact(conditions_of(key, expected_revision), [Delete(key)])
-        return result.revision if result.replaced[0] else None
-
     async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
         """See :meth:`MetadataStore.transact`."""
         self._check_open()
@@ -218,8 +206,3 @@ class LocalStore(WatchedStore):
                     heapq.heappush(self._expiry, (now + _EXPIRY_RETRY_S, lease))
             with trio.move_on_after(self._expiry[0][0] - self._clock() if self._expiry else math.inf):
                 await self._expiry_changed.wait()
-
-
-def conditions_of(key: str, expected_revision: int | None) -> tuple[Condition, ...]:
-    """Return the condition that a key has an expected revision, if there is one."""
-    return () if expected_revision is None else (Condition(key, expected_revision),)

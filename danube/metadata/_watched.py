@@ -1,4 +1,6 @@
-"""Base of the stores that have a :class:`~danube.metadata._machine.StoreMachine` in this process: adds watches.
+"""Base of the stores that have a :class:`~danube.metadata._machine.StoreMachine` in this process.
+
+It makes changes of single keys transactions, and adds watches.
 
 A watch is a position. When a change arrives, a watch that has seen everything so far either advances (the change is not
 under its prefix) or becomes *behind*, keeps its position, and is woken. A watch that is behind reads the history from
@@ -16,7 +18,7 @@ from typing import Self
 
 import trio
 
-from danube.metadata._contract import EventBatch, MetadataStore, Watch
+from danube.metadata._contract import Condition, Delete, EventBatch, LeaseId, MetadataStore, Put, Watch
 from danube.metadata._keys import covers
 from danube.metadata._machine import HistoryPage, StoreMachine
 from danube.model.errors import ClosedError, FailedPreconditionError
@@ -46,6 +48,18 @@ class WatchedStore(MetadataStore):
     async def _reach_present(self) -> None:
         """Return when ``_revision`` has reached every change that was acknowledged before the call."""
         await trio.lowlevel.checkpoint()
+
+    async def put(
+        self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
+    ) -> int:
+        """See :meth:`MetadataStore.put`."""
+        result = await self.transact(_conditions(key, expected_revision), [Put(key, value, lease)])
+        return result.revision
+
+    async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
+        """See :meth:`MetadataStore.delete`."""
+        result = await self.transact(_conditions(key, expected_revision), [Delete(key)])
+        return result.revision if result.replaced[0] else None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -167,3 +181,7 @@ class _StoreWatch(Watch):
         self._position = page.position
         self._ready.extend(page.batches)
         self._behind = page.position < self._store._revision
+
+
+def _conditions(key: str, expected_revision: int | None) -> tuple[Condition, ...]:
+    return () if expected_revision is None else (Condition(key, expected_revision),)

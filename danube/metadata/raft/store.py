@@ -28,7 +28,6 @@ from danube.metadata._contract import (
     Put,
     TransactionResult,
 )
-from danube.metadata._local import conditions_of
 from danube.metadata._machine import Effects, HistoryPage, StoreMachine
 from danube.metadata._watched import WatchedStore
 from danube.metadata.raft.commands import Grant, Revoke, transaction
@@ -172,18 +171,6 @@ class RaftStore(WatchedStore):
         self._check_open()
         self._checks.check_prefix(prefix)
         return await self.node.read(lambda machine: machine.scan(prefix))
-
-    async def put(
-        self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
-    ) -> int:
-        """See :meth:`MetadataStore.put`."""
-        result = await self.transact(conditions_of(key, expected_revision), [Put(key, value, lease)])
-        return result.revision
-
-    async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
-        """See :meth:`MetadataStore.delete`."""
-        result = await self.transact(conditions_of(key, expected_revision), [Delete(key)])
-        return result.revision if result.replaced[0] else None
 
     async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
         """See :meth:`MetadataStore.transact`."""
