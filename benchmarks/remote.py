@@ -18,6 +18,7 @@ import trio
 from benchmarks._stats import percentile
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.remote import RemoteJournal, RemoteState
+from danube.history.sole_tenure import SoleTenure
 from danube.log import Entry, EntryType, StoredBatch
 from danube.metadata.memory import MemoryStore
 from danube.model.batch import STAMP_SIZE, check_part, encode_part, write_stamp
@@ -143,10 +144,10 @@ async def _measure(mode: str, latency_s: float, seconds: float) -> Measured:
     async with MemoryStore() as store:
         journal = RemoteJournal(
             storage,
-            await HistoryCatalogue.claim(store, "benchmark"),
+            await HistoryCatalogue.open(store, await SoleTenure.begin(store), "benchmark"),
             broker,
             limits,
-            cluster="benchmark",
+            place="benchmark",
             owner="benchmark",
             wall_clock_us=system_wall_clock_us,
             manifests_current=lambda: True,

@@ -40,6 +40,7 @@ CLASSES = {
     "Requester": ("_requests", "Requester"),
     "Responder": ("_requests", "Responder"),
     "Admin": ("_admin", "Admin"),
+    "Security": ("_security", "Security"),
     "Storages": ("_storages", "Storages"),
     "LogReading": ("_log_reading", "LogReading"),
     "Logs": ("_logs", "Logs"),
@@ -73,8 +74,8 @@ HELPERS = {"in_thread": "_handlers", "message_of": "_messages"}
 DIRECT = {"partition_for"}
 """Plain methods that only read what never changes."""
 
-IN_LOOP = {"gaps", "position"}
-"""Properties that go through collections, which the loop may be changing."""
+IN_LOOP = {"gaps", "position", "waiting"}
+"""Properties that go through collections, which the loop may be changing, or that need its clock."""
 
 PHRASES = {
     "async with ": "with ",

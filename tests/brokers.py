@@ -27,7 +27,7 @@ class BrokerProcess:
 
     ``prefix`` is put before the command (a tracer that gets out of the way, ``strace -D``, say), ``stderr`` is a file
     that gets what the broker logs. ``admin_listen`` is the address of its admin port: by default it has none, since
-    there is one default port and there are many brokers.
+    there is one default port and there are many brokers. ``host`` is the address it listens on.
     """
 
     def __init__(
@@ -37,7 +37,9 @@ class BrokerProcess:
         prefix: Sequence[str] = (),
         stderr: Path | None = None,
         admin_listen: str = "none",
+        host: str = "127.0.0.1",
     ) -> None:
+        self.host = host
         self.port = free_port()
         self.data_directory = data_directory
         self.options = options
@@ -49,7 +51,7 @@ class BrokerProcess:
 
     @property
     def url(self) -> str:
-        return f"danube://127.0.0.1:{self.port}"
+        return f"danube://{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -69,7 +71,7 @@ class BrokerProcess:
     def launch(self) -> None:
         """Start the process and wait for nothing."""
         assert self._process is None
-        command = [*self.prefix, sys.executable, "-m", "danube", "serve", "--listen", f"127.0.0.1:{self.port}"]
+        command = [*self.prefix, sys.executable, "-m", "danube", "serve", "--listen", f"{self.host}:{self.port}"]
         command += ["--admin-listen", self.admin_listen, "--data-dir", str(self.data_directory), *self.options]
         environment = os.environ | {"NO_COLOR": "1"}
         with self.stderr.open("ab") if self.stderr else nullcontext() as stderr:

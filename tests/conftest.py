@@ -36,6 +36,18 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Treat modules that skip all of their tests like tests that are skipped."""
+    report = yield
+    if report.skipped and os.environ.get("CI") == "true" and _ALLOWED_IN_CI not in str(report.longrepr):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where every part must be there: {report.longrepr}"
+    return report
+
+
 def _run_virtually(main: Any, *, clock: Any, instruments: Any) -> Any:
     return trio.run(main, clock=clock or SimulatedClock(), instruments=instruments)
 

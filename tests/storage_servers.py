@@ -62,7 +62,7 @@ def _package_directory(name: str, distribution: str) -> Path:
 
 
 def answers(url: str) -> bool:
-    """Whether anybody answers HTTP there, whatever the answer is."""
+    """Whether a server answers HTTP there, whatever the answer is."""
     try:
         with urllib.request.urlopen(url, timeout=1):
             return True

@@ -130,7 +130,8 @@ class Machine:
             random=Random(1),
             open_disk=open_disk,
             open_stage_disk=open_stage_disk,
-            open_metadata=lambda config: _DurableStore(limits=config.limits),
+            open_metadata=lambda config, group: _DurableStore(limits=config.limits),
+            has_groups=False,
             listen=listen,
         )
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.scenarios import (
+    c1,
+    c2,
+    c3,
     d1,
     h1,
     h2,
@@ -25,6 +28,7 @@ from benchmarks.scenarios import (
     s5,
     s6,
     s7,
+    t1,
     u1,
 )
 from benchmarks.scenarios._base import Arm, Scenario, Target
@@ -33,6 +37,9 @@ __all__ = ["ALL_SCENARIOS", "Arm", "Scenario", "Target"]
 
 ALL_SCENARIOS: dict[str, Scenario] = {
     module.SCENARIO.name: module.SCENARIO
-    for module in (s1, s1b, s2, s3, s4, s5, s6, s7, memory, d1, h1, h2, h3, h4, h5, h6, u1, p1, p2, p3, p4, p5, p6)
+    for module in (
+        *(s1, s1b, s2, s3, s4, s5, s6, s7, memory, d1, h1, h2, h3, h4, h5, h6, t1, u1, c1, c2, c3),
+        *(p1, p2, p3, p4, p5, p6),
+    )
 }
 """By name."""

@@ -59,11 +59,15 @@ class Danube(System):
         storage: where history is sealed to: ``disk``, ``s3`` (a SeaweedFS that is started with it), ``memory`` (not
             durable, so nothing is sealed), or empty for the default.
         limits: for the configuration's ``[limits]``.
+        tls: serve with TLS only, to clients that also send a token with each call and stream (which is not checked).
     """
 
     name = "danube"
 
-    def __init__(self, storage: str = "", limits: Mapping[str, int | float] | None = None) -> None:
+    def __init__(
+        self, storage: str = "", limits: Mapping[str, int | float] | None = None, *, tls: bool = False
+    ) -> None:
+        self._tls = tls
         self._storage = storage
         self._limits = dict(limits or {})
 
@@ -71,6 +75,8 @@ class Danube(System):
         """Danube must be importable; ``s3`` also needs the plugin and the server."""
         if find_spec("danube.broker") is None:
             return "the package danube is not installed; pip install -e ."
+        if self._tls and find_spec("trustme") is None:
+            return "certificates are made by trustme; pip install trustme"
         if self._storage == "s3":
             if find_spec("danube_storage_s3") is None:
                 return "the storage plugin is not installed; pip install ./plugins/danube-storage-s3"
@@ -99,6 +105,10 @@ class Danube(System):
             lines.append(f"storage = {json.dumps(_seaweed.storage_url(s3_port, _BUCKET, 'history'))}")
         elif self._storage:
             lines.append(f"storage = {json.dumps(self._storage)}")
+        address = f"danube://127.0.0.1:{port}"
+        if self._tls:
+            lines += ["[tls]", f"cert = {json.dumps(_make_certificate(directory))}"]
+            address = f"danube+tls://127.0.0.1:{port}#{directory / 'ca.pem'}"
         lines += ["[limits]", *(f"{name} = {value}" for name, value in self._limits.items())]
         config.write_text("\n".join(lines) + "\n")
         command = [sys.executable, "-m", "danube", "serve", "--config", str(config)]
@@ -106,7 +116,7 @@ class Danube(System):
         delay = f" + {sync_delay_ms:g} ms injected" if sync_delay_ms else ""
         return DanubeServer(
             system=self.name,
-            address=f"danube://127.0.0.1:{port}",
+            address=address,
             port=port,
             process=process,
             version=f"Danube {danube.__version__}",
@@ -120,6 +130,19 @@ class Danube(System):
     def topic(self, name: str) -> str:
         """Topics have a namespace."""
         return f"/default/{name}"
+
+
+def _make_certificate(directory: Path) -> str:
+    """Write the certificate of an authority, and a file with one of 127.0.0.1 and its key; return the latter."""
+    import trustme
+
+    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    path = directory / "server.pem"
+    authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA).private_key_and_cert_chain_pem.write_to_path(
+        str(path)
+    )
+    return str(path)
 
 
 def _start_seaweed(processes: Processes, directory: Path) -> tuple[psutil.Process, int]:

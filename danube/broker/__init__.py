@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from danube.broker.broker import Broker, Seams
-from danube.broker.doctor import Check, doctor
 from danube.broker.faces import Face, FaceMaker
 from danube.broker.run import run_broker
 from danube.broker.runtime.config import BrokerConfig, parse_size
@@ -12,11 +11,9 @@ from danube.broker.runtime.config_file import load_config
 __all__ = [
     "Broker",
     "BrokerConfig",
-    "Check",
     "Face",
     "FaceMaker",
     "Seams",
-    "doctor",
     "load_config",
     "parse_size",
     "run_broker",

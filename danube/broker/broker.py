@@ -1,51 +1,78 @@
 """The broker: owns its components, and defines the order in which they start and stop.
 
-Start: lock the data directory, open the metadata, check that journal and metadata match, load the catalogue, recover
-the journal, build the topics, listen. Stop (drain): stop accepting, let the streams settle what they have in flight,
-close them with a retryable status, finish the commits, close the metadata. If the journal
-fails, nothing more is acknowledged and the process exits with an error; the next start recovers from the disk.
+Start: lock the data directory, bind the ports, read the identity of the directory, listen, open the metadata, check
+that journal and metadata match, load the catalogue, recover the journal, build the topics, serve. From the moment it
+listens, calls are refused as retryable; only the methods that need none of this are served (health, and links between
+brokers, without which the metadata of a cluster could not be opened). Stop (drain): stop accepting, let the streams
+settle what they have in flight, close them with a retryable status, finish the commits, close the metadata, then the
+links. If the journal fails, nothing more is acknowledged and the process exits with an error; the next start recovers
+from the disk.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+from collections import ChainMap
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import trio
-from msgspec.structs import replace
 
-from danube.broker.calls.consume import consume
-from danube.broker.calls.publish import publish
+from danube.broker.calls.security import security_calls
+from danube.broker.calls.streams import streams
 from danube.broker.calls.unary import unary_calls
 from danube.broker.catalogue.catalogue import Catalogue
 from danube.broker.catalogue.policy_book import PolicyBook
 from danube.broker.directory.bond import Bond
 from danube.broker.directory.directory import Directory
+from danube.broker.directory.identity import DirectoryIdentity
 from danube.broker.directory.recovery import recover, settle
 from danube.broker.directory.storages import OpenedStorages, open_storages
 from danube.broker.directory.told import ToldOfTopics
 from danube.broker.durability import Levels, Surroundings
-from danube.broker.faces import FaceMaker
+from danube.broker.faces import Face, FaceMaker
 from danube.broker.intake.composer import Composing
+from danube.broker.joining import Joining, find_own_address
 from danube.broker.operations import Operations
-from danube.broker.runtime.config import DEFAULT_ADMIN_PORT, BrokerConfig
-from danube.broker.runtime.descriptors import ADMIN_SHARE
+from danube.broker.operations.backups import BackupOperations
+from danube.broker.operations.cluster import ClusterOperations
+from danube.broker.operations.info import broker_info
+from danube.broker.runtime.config import BrokerConfig
+from danube.broker.runtime.ports import Ports, bind
+from danube.broker.runtime.pulse import Pulse
 from danube.broker.runtime.runtime import Runtime
-from danube.broker.runtime.seams import Seams, shown_address
+from danube.broker.runtime.seams import Seams
+from danube.broker.security.caller import current_caller
 from danube.broker.stages import StageDisk, Stages
+from danube.cluster.asking import CHANNEL as STATUS
+from danube.cluster.coordinating import Coordinating
+from danube.cluster.membership import FEATURE_LEVEL, Membership
 from danube.history import History, HistoryCatalogue
-from danube.log import Journal, with_descriptors
+from danube.history.changes import CatalogueKeys
+from danube.log import Journal
 from danube.metadata import MetadataStore, ObservedStore
 from danube.model import api
-from danube.model.addresses import with_port
-from danube.model.errors import DanubeError
-from danube.model.version import __version__
-from danube.wire import DEFAULT_CODECS, Context, Method, Server, ServerStream
+from danube.model.errors import DanubeError, InternalError
+from danube.peers import Peer, Peers
+from danube.peers.links import open_peers
+from danube.wire import DEFAULT_CODECS, Context, Server
+
+if TYPE_CHECKING:
+    from danube.broker.operations.security import Records, SecurityOperations
+    from danube.broker.security.gate import Gate
+    from danube.broker.security.numbers import NumberedObjects
+    from danube.security.keys import SigningKey
+    from danube.security.roles import Principal
 
 __all__ = ["Broker", "Seams"]
 
 _log = logging.getLogger("danube.broker")
+
+_FAREWELL_S: Final = 2.0
+"""How long a broker that ends waits for the metadata."""
 
 
 class Broker:
@@ -60,6 +87,10 @@ class Broker:
         self.config = config
         self.runtime = Runtime(config, seams)
         """Services shared by all topics."""
+        self.identity: DirectoryIdentity
+        """Who this broker is, and how often it was started."""
+        self.peers: Peers
+        """The links to other brokers."""
         self.directory: Directory
         """The topics of this broker."""
         self.operations: Operations
@@ -71,17 +102,36 @@ class Broker:
         """Addresses of the admin port."""
         self._faces = faces
         self._bond: Bond
+        self._storage_names: CatalogueKeys
+        self._gate: Gate | None = None
+        self._signing: SigningKey | None = None
+        self._numbers: NumberedObjects | None = None
         self._farewell_said = False
         self._started_at = 0.0
+        self._started = trio.Event()
         self._drain_wanted = trio.Event()
-        self._server: Server
+        self._ports: Ports
 
     # --- Life cycle ---
+
+    @property
+    def started(self) -> bool:
+        """Whether the start is over: all calls are served."""
+        return self._started.is_set()
+
+    async def wait_started(self) -> None:
+        """Wait until the start is over."""
+        await self._started.wait()
 
     @property
     def draining(self) -> bool:
         """Whether :meth:`drain` was called."""
         return self._drain_wanted.is_set()
+
+    @property
+    def _server(self) -> Server:
+        """The server of the client port."""
+        return self._ports.client
 
     @property
     def metadata(self) -> MetadataStore:
@@ -92,26 +142,79 @@ class Broker:
         """Start the shutdown; :meth:`run` returns when it is complete."""
         self._drain_wanted.set()
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether the ports serve TLS only."""
+        return self.config.tls is not None and not self.config.tls.plaintext
+
+    async def reload_certificates(self) -> None:
+        """Read the files of ``[tls]`` again, for new connections; those that cannot be used are logged."""
+        if self._ports.tls is not None:
+            await self._ports.tls.reload_in_thread(force=True)
+
     async def wait_draining(self) -> None:
         """Wait until :meth:`drain` is called."""
         await self._drain_wanted.wait()
 
     async def run(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until :meth:`drain`; ``task_status`` receives the addresses once the broker listens.
+        """Run until :meth:`drain`; ``task_status`` receives the addresses once the broker serves.
 
         Raises:
             DataDirectoryError: the data directory is locked, read-only or of another format.
-            ConfigurationError: an address cannot be bound, a metadata engine or storage is unknown, or a storage
-                accepts only objects that are too small.
+            ConfigurationError: an address cannot be bound, the options about other brokers are wrong, a metadata
+                engine or storage is unknown, or a storage accepts only objects that are too small.
             DataLossError: the journal or the metadata have lost data; nothing was changed.
             OwnerFencedError: another broker has claimed this broker's metadata.
             JournalFencedError: the disk failed; restart to recover.
             OutOfDescriptorsError: a step of the start got no file descriptor for ``start_descriptor_wait_s``.
         """
-        config = self.config
+        config, seams = self.config, self.runtime.seams
         self._started_at = trio.current_time()
-        seams = self.runtime.seams
-        async with seams.open_disk(config) as disk, seams.open_metadata(config) as engine:
+        secret = seams.read_secret(Path(config.cluster_secret)) if config.cluster_secret else None
+        faces = [make(self) for make in self._faces]
+        if config.security.enabled:
+            self._gate = self._make_gate(faces, secret)
+        async with AsyncExitStack() as opened:
+            disk = await opened.enter_async_context(seams.open_disk(config))
+            has_admin = any(face.admin_services for face in faces)
+            ports = self._ports = await opened.enter_async_context(bind(config, seams, admin=has_admin))
+            self.runtime.addresses += ports.addresses
+            self.admin_addresses += ports.admin_addresses
+            wait_s = config.limits.start_descriptor_wait_s
+            own = await find_own_address(config, seams, ports.addresses)
+            self.identity = await DirectoryIdentity.open(disk, seams.random, config.data_directory, wait_s)
+            life = self.identity.life + 1
+            if config.has_neighbours:
+                await self.identity.store_life(life)  # before others hear of it
+            links = await opened.enter_async_context(
+                open_peers(
+                    Peer(
+                        cluster=config.cluster,
+                        identity=self.identity.identity,
+                        life=life,
+                        address=own,
+                        level=FEATURE_LEVEL,
+                    ),
+                    secret,
+                    config.limits,
+                    connect=seams.connect,
+                    tls=None if ports.tls is None else ports.tls.for_links,
+                    random_bytes=seams.random_bytes,
+                )
+            )
+            self.peers = links
+            await opened.enter_async_context(
+                ports.serving(
+                    [links.service(), *(face.services for face in faces)],
+                    [face.admin_services for face in faces],
+                    dict(ChainMap(*(dict(face.codecs) for face in faces), dict(DEFAULT_CODECS))),
+                    "it opens its metadata",
+                    guarded=self._gate.guarded if self._gate is not None else None,
+                )
+            )
+            joining = Joining(config, seams, self.identity, links, ports)
+            engine = await joining.open_metadata(opened, disk)
+            ports.tell("it recovers its topics")
             journal = self.runtime.journal = Journal(
                 disk,
                 config.limits,
@@ -120,33 +223,43 @@ class Broker:
             )
             store = ObservedStore(engine, journal.note_metadata)
             # Before opening anything else, which may create files: after a loss everything must stay as it is.
-            self._bond = await Bond.examine(journal, disk, store, seams.random, config.data_directory)
+            self._bond = await Bond.examine(
+                journal, disk, store, seams.random, config.data_directory, directory_identity=self.identity.identity
+            )
+            joining.announce()
             journal.before_end = self._say_farewell
             async with (
                 open_storages(self.runtime, self._remember_storage) as storages,
                 seams.open_stage_disk(config) as stage_disk,
             ):
-                await self._live(store, storages, stage_disk, task_status)
+                membership = await joining.join(store, storages.for_history)
+                self.runtime.life = membership.life
+                async with membership.present():
+                    await self._live(store, membership, storages, stage_disk, faces, task_status)
             if not self._farewell_said:
                 await self._say_farewell()
 
     async def _live(
         self,
         store: MetadataStore,
+        membership: Membership,
         storages: OpenedStorages,
         stage_disk: StageDisk,
+        faces: Sequence[Face],
         task_status: trio.TaskStatus[list[str]],
     ) -> None:
         """Run the broker on its opened disks, metadata and storages, after the bond has been verified."""
         config, runtime = self.config, self.runtime
-        catalogue = await Catalogue.load(store, config.limits, runtime.seams.random, runtime.clock_us)
+        catalogue = await Catalogue.load(store, membership, config.limits, runtime.seams.random, runtime.clock_us)
+        unshared = [name for name, storage in storages.for_history.items() if not storage.capabilities.shared]
+        self._storage_names = CatalogueKeys(membership.broker, unshared)
         for name, marker in storages.markers.items():
-            marker.identity = catalogue.storage_identity(name)
-        await catalogue.sweep_orphans()
+            marker.identity = catalogue.storage_identity(self._storage_names.stored(name))
+        await catalogue.deletions.sweep_orphans()
         policies = PolicyBook(catalogue, config.policies)
         directory = self.directory = Directory(runtime, catalogue, policies)
         history = directory.history = History(
-            await HistoryCatalogue.claim(store, f"{runtime.seams.random.getrandbits(64):016x}"),
+            await HistoryCatalogue.open(store, membership, f"{runtime.seams.random.getrandbits(64):016x}", unshared),
             storages.for_history,
             runtime.journal,
             ToldOfTopics(directory),
@@ -156,9 +269,34 @@ class Broker:
             runtime.clock_us,
         )
         levels = directory.levels = Levels(
-            Surroundings(runtime, catalogue, policies, history, directory), storages.lanes
+            Surroundings(runtime, catalogue, policies, history, membership, directory), storages.lanes
         )
-        self.operations = Operations(directory, self.info)
+        coordinating = Coordinating(
+            store,
+            membership,
+            topics=catalogue.tables.topics,
+            creating=catalogue.tables.creating,
+            deleted=catalogue.tables.deleted,
+            clock_s=lambda: runtime.clock_us() / 1e6,
+            peers=self.peers,
+        )
+        directory.following.on_change.append(coordinating.look_again)
+        pulse = Pulse(self._traffic)
+        cluster = ClusterOperations(
+            directory,
+            membership,
+            coordinator=lambda: coordinating.coordinator,
+            info=self.info,
+            draining=self._drain_wanted.is_set,
+            pulse=pulse,
+            calls=lambda: self.peers,
+        )
+        backups = BackupOperations(store, config.cluster, runtime.clock_us)
+        if self._gate is not None:
+            self._gate.follow(store)
+        self.operations = Operations(directory, self.info, cluster, backups, partial(self._open_security, store))
+        self.operations.topics.across.begin(self.peers, lambda: self.started and not self.draining)
+        self.peers.on_call(STATUS, cluster.answer)
         unsettled = await recover(
             directory,
             identity=self._bond.identity,
@@ -169,6 +307,8 @@ class Broker:
         await self._bond.begin()
         self.stages = Stages(directory, stage_disk)
         await self.stages.load()
+        if self._numbers is not None:
+            self._numbers.stages = self.stages.topics_of
         runtime.hold_producers(lambda: self.stages.held_producers)
         async with trio.open_nursery() as journal_nursery:
             await journal_nursery.start(runtime.journal.run)
@@ -177,13 +317,20 @@ class Broker:
                 runtime.begin(nursery)
                 await nursery.start(history.run)
                 nursery.start_soon(catalogue.run)
+                nursery.start_soon(directory.following.run)
+                nursery.start_soon(coordinating.run)
                 nursery.start_soon(self._bond.run)
                 nursery.start_soon(directory.expiry.run)
                 nursery.start_soon(runtime.clock_steps.run)
+                nursery.start_soon(pulse.run)
+                nursery.start_soon(cluster.run)
                 nursery.start_soon(self.composing.run)
                 await levels.bucket.start(nursery, journal_nursery)
                 nursery.start_soon(self.stages.run)
-                await self._serve(task_status)
+                if self._gate is not None:
+                    await nursery.start(self._gate.run)
+                    await self._begin_security(store, self._gate)
+                await self._serve(faces, task_status)
                 nursery.cancel_scope.cancel()
             for journal in (runtime.journal, levels.bucket):
                 with trio.move_on_after(config.drain_timeout_s) as patience:
@@ -199,101 +346,124 @@ class Broker:
 
     async def _say_farewell(self) -> None:
         """Note the end of the journal in the metadata."""
-        try:
-            await self._bond.note()
-        except DanubeError as error:
-            _log.error("the end of the journal cannot be noted in the metadata: %s", error)
+        # Without the note the next start compares less, and loses nothing.
+        with trio.move_on_after(_FAREWELL_S) as patience:
+            try:
+                await self._bond.note()
+            except DanubeError as error:
+                _log.error("the end of the journal cannot be noted in the metadata: %s", error)
+        if patience.cancelled_caught:
+            _log.warning("the end of the journal is not noted in the metadata, which do not answer")
         self._farewell_said = True
 
     async def _remember_storage(self, name: str, identity: str) -> None:
-        await self.directory.catalogue.remember_storage(name, identity)
+        await self.directory.catalogue.remember_storage(self._storage_names.stored(name), identity)
 
-    async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
-        limits = self.config.limits
-        faces = [make(self) for make in self._faces]
-
-        async def on_publish(stream: ServerStream, context: Context) -> None:
-            await publish(self.directory, stream, context)
-
-        async def on_consume(stream: ServerStream, context: Context) -> None:
-            await consume(self.directory, stream, context)
-
-        streams = {
-            api.Method.PUBLISH: Method(
-                path=api.Method.PUBLISH,
-                kind="bidi",
-                handler=on_publish,
-                max_request_bytes=limits.max_batch_bytes + 64,
-            ),
-            api.Method.CONSUME: Method(path=api.Method.CONSUME, kind="bidi", handler=on_consume),
-        }
-        codecs = dict(DEFAULT_CODECS)
-        for face in faces:
-            codecs |= face.codecs
-        admin_services = [face.admin_services for face in faces if face.admin_services]
-        self._server = Server(
-            [streams, unary_calls(self.operations), self.stages.service(), *(face.services for face in faces)],
-            limits,
-            codecs=codecs,
-        )
-        servers = [self._server]
+    async def _serve(self, faces: Sequence[Face], task_status: trio.TaskStatus[list[str]]) -> None:
+        """Serve all calls until the broker drains."""
+        ports = self._ports
         async with trio.open_nursery() as nursery:
             for face in faces:
                 await nursery.start(face.run)
-            await self._listen(self._server, self.config.listen, self.runtime.addresses, nursery)
-            if admin_services and self.config.admin_listen:
-                few = replace(limits, max_connections=max(1, limits.max_connections // ADMIN_SHARE))
-                servers.append(Server(admin_services, few, codecs=codecs))
-                addresses = [with_port(each, DEFAULT_ADMIN_PORT) for each in self.config.admin_listen]
-                await self._listen(servers[1], addresses, self.admin_addresses, nursery)
+            native = [
+                streams(self.directory),
+                unary_calls(self.operations),
+                security_calls(lambda: self.operations.security, self.caller),
+                self.stages.service(),
+            ]
+            ports.open(native, [])
+            if self._gate is not None:
+                self._gate.check_served(ports.client, ports.admin, native_only=not faces)
+            self._started.set()
+            self.peers.complete()
             task_status.started(self.runtime.addresses)
-            await self._drain_wanted.wait()
-            self.composing.drain()
-            # Streams and calls with something in flight end once it has settled; the others end at once.
-            await self._server.drain(0, self.config.drain_timeout_s)
-            for server in servers[1:]:  # last, so that admin calls are answered until then
-                server.linger_s = 0.0  # admin clients hold no streams
-                await server.drain(0, self.config.drain_timeout_s)
+            try:
+                await self._drain_wanted.wait()
+                self.composing.drain()
+                await ports.drain()
+            except BaseException:
+                await ports.abort()  # before that on which its calls depend
+                raise
             nursery.cancel_scope.cancel()
 
-    async def _listen(self, server: Server, addresses: Sequence[str], shown: list[str], nursery: trio.Nursery) -> None:
-        what, wait_s = f"listening on {', '.join(addresses)}", self.config.limits.start_descriptor_wait_s
-        listeners = await with_descriptors(what, lambda: self.runtime.seams.listen(addresses), wait_s)
-        shown += [shown_address(listener) for listener in listeners]  # before the first call, which may need them
-        try:
-            await with_descriptors(what, lambda: nursery.start(server.run, listeners), wait_s)
-        except BaseException:
-            for listener in listeners:  # those of a server that runs are closed by it
-                await trio.aclose_forcefully(listener)
-            raise
+    # --- Access control ---
+
+    def _make_gate(self, faces: Sequence[Face], secret: bytes | None) -> Gate:
+        """Return the gate through which all calls pass; it lets none pass before the records are loaded."""
+        from danube.broker.security.gate import Gate, Links  # not imported with security off
+        from danube.broker.security.numbers import NumberedObjects
+        from danube.security.certificates import CertificateRules
+        from danube.security.guard import Guard
+        from danube.security.proofs import upstream_key
+
+        self._numbers = NumberedObjects(faces)
+        config, security = self.config, self.config.security
+        guard = Guard(config.cluster, security.all_limits, trio.current_time())
+        if security.upstream is not None:
+            guard.configure([(None, upstream_key(security.upstream.issuer, security.upstream.secret))])
+        names = CertificateRules(config.cluster, security.spiffe_domain, security.dns_names)
+        links = Links.NONE
+        if secret is not None:
+            links = Links.CERTIFICATE if config.tls is not None and config.tls.certifies_brokers else Links.SECRET
+        return Gate(guard, self._numbers, lambda: self.runtime.clock_us() / 1e6, names, links)
+
+    def caller(self, _context: Context) -> Principal:
+        """Return the principal of a call; with security off, ``ANONYMOUS``."""
+        found = current_caller()
+        if found is not None:
+            return found.principal
+        if self._gate is not None:
+            raise InternalError("a call of access control has no caller")
+        from danube.broker.operations.security import ANONYMOUS
+
+        return ANONYMOUS
+
+    async def exchange_key(self, api_key: str, context: Context) -> str:
+        """Return a token for the holder of an API key; with security off a text, which is ignored.
+
+        Raises:
+            UnauthenticatedError: the API key proves nothing.
+        """
+        if self._gate is None:
+            await trio.lowlevel.checkpoint()
+            return "anonymous"
+        return self.operations.security.exchange_key(await self._gate.identify_key(api_key, context))
+
+    async def _begin_security(self, store: MetadataStore, gate: Gate) -> None:
+        """Register the key of this broker, and the first administrator."""
+        from danube.broker.operations.security_start import begin_security
+
+        config, seams = self.config, self.runtime.seams
+        self._signing = await begin_security(
+            store,
+            gate.replica,
+            config.cluster,
+            Path(config.data_directory),
+            config.security.administrator,
+            self.runtime.clock_us,
+            seams.random_bytes,
+        )
+
+    def _open_security(self, store: MetadataStore) -> SecurityOperations:
+        # A broker without access control needs none of this until it is prepared for it.
+        from danube.broker.operations.security import LoadedRecords, SecurityOperations
+
+        config, runtime, limits = self.config, self.runtime, self.config.security.all_limits
+        records: Records = LoadedRecords(store, config.cluster, limits)
+        if self._gate is not None:
+            records = self._gate.replica
+        return SecurityOperations(
+            store, records, config.cluster, runtime.clock_us, runtime.seams.random_bytes, limits, self._signing
+        )
 
     # --- Information ---
 
+    def _traffic(self) -> tuple[int, int]:
+        """Return how many bytes clients have sent and received."""
+        return self._server.received_bytes, self._server.sent_bytes
+
     def info(self) -> api.BrokerInfo:
         """Return the status that the broker reports about itself."""
-        journal, sealing = self.runtime.journal.usage(), self.directory.history.sealer.status()
-        limits = self.config.limits
-        return api.BrokerInfo(
-            version=__version__,
-            pid=os.getpid(),
-            data_directory=self.config.data_directory,
-            uptime_s=trio.current_time() - self._started_at,
-            default_durability=self.config.durability,
-            connections=self._server.connections,
-            topics=len(self.directory),
-            journal_used_bytes=journal.used_bytes,
-            journal_limit_bytes=journal.limit_bytes,
-            journal_files=journal.files,
-            commits=journal.commits,
-            syncs=journal.syncs,
-            max_message_bytes=limits.max_message_bytes,
-            max_batch_bytes=limits.max_batch_bytes,
-            unsealed_bytes=sealing.unsealed_bytes,
-            oldest_unsealed_age_s=sealing.oldest_age_s,
-            sealing_failing_s=sealing.failing_for_s,
-            sealing_error=sealing.last_error,
-            sealed_objects=sealing.sealed_objects,
-            sealed_bytes=sealing.sealed_bytes,
-            stranded_topics=journal.stranded_topics,
-            stranded_bytes=journal.stranded_bytes,
+        return broker_info(
+            self.directory, connections=self._server.connections, uptime_s=trio.current_time() - self._started_at
         )

@@ -15,15 +15,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import trio
 
 from danube.broker.directory.bond import read_record
+from danube.broker.directory.identity import read_broker_file
 from danube.broker.directory.losses import find_losses
 from danube.log import Journal, RealDisk
-from danube.metadata import EmbeddedStore, read_incarnation
+from danube.metadata import read_incarnation
+from danube.metadata.embedded import DIRECTORY
+from danube.metadata.raft.inspection import inspect
 from danube.model import Limits
+from danube.model.checks import Check
 from danube.model.errors import DanubeError, DataDirectoryError
 from danube.model.history_api import SealingFigures, StoragesStatus, StorageStatus
 from danube.model.limits import MIB
@@ -38,15 +41,6 @@ _MIN_OPEN_FILES = 4096
 _MIN_FREE_RATIO = 1.25
 _LATE_RATIO = 1.5
 """Sealing is late when unsealed data is older than this many times the age at which it was due."""
-
-
-class Check(NamedTuple):
-    """The result of one check."""
-
-    name: str
-    ok: bool
-    detail: str
-    remedy: str = ""
 
 
 def doctor(data_directory: str, limits: Limits | None = None) -> list[Check]:
@@ -88,7 +82,7 @@ def _directory(data_directory: str) -> Check:
 def _data(data_directory: str, limits: Limits) -> list[Check]:
     """Compare journal and metadata; no check if there is no journal yet. Changes nothing."""
     directory = Path(data_directory)
-    if not any(directory.glob("journal-*.log")) and not (directory / "metadata.db").exists():
+    if not any(directory.glob("journal-*.log")) and not (directory / DIRECTORY).exists():
         return []
     name = "journal and metadata"
     remedy = (
@@ -97,10 +91,15 @@ def _data(data_directory: str, limits: Limits) -> list[Check]:
     )
 
     async def compare() -> Check:
-        async with RealDisk(directory) as disk, EmbeddedStore(directory, limits=limits) as store:
+        async with RealDisk(directory) as disk, inspect(directory, limits) as found:
+            if not found.is_alone:
+                return Check(name, True, "not compared: other brokers have the metadata, too; a start compares them")
             standing = await Journal(disk, limits).survey()
-            record, _, revision = await read_record(store)
-            incarnation = await read_incarnation(store)
+            broker = await read_broker_file(disk, data_directory)
+            if broker is None:
+                return Check(name, False, "the metadata belong to a broker whose journal and identity are gone", remedy)
+            record, _, revision = await read_record(found.store, broker.identity)
+            incarnation = await read_incarnation(found.store)
         losses = find_losses(standing, record, revision, incarnation.incarnation_id)
         fits = f"both are consistent; metadata at revision {revision}"
         return Check(name, not losses, "; ".join(losses) or fits, remedy)

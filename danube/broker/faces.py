@@ -22,17 +22,31 @@ from danube.broker.delivery.connected_consumer import (
     Origin,
     StoredBatch,
 )
+from danube.broker.security.caller import JudgedRight, passed_on, received
+from danube.wire._context import Context
 from danube.wire.codec import Codec
 from danube.wire.service import Service
 
 if TYPE_CHECKING:
     from danube.dispatch import Machine
     from danube.metadata._contract import MetadataStore
-    from danube.model import Durability, Limits, SubscriptionPolicy, SubscriptionType, TopicPolicies, api, policy_api
+    from danube.model import (
+        Durability,
+        Limits,
+        SubscriptionPolicy,
+        SubscriptionType,
+        TopicPolicies,
+        api,
+        cluster_api,
+        policy_api,
+        security_api,
+    )
     from danube.model.batch import CompositeRecord, SchemaRef
     from danube.model.errors import DanubeError
-    from danube.model.ids import Offset, ProducerId, TopicId
+    from danube.model.ids import BrokerId, Offset, ProducerId, TopicId
     from danube.model.records import TopicRecord
+    from danube.peers import CallHandler
+    from danube.security.roles import Principal
 
 __all__ = [
     "AckWaiter",
@@ -41,25 +55,31 @@ __all__ = [
     "Face",
     "FaceMaker",
     "Feeding",
+    "JudgedRight",
     "Origin",
     "Served",
     "ServedCatalogue",
+    "ServedClusterOperations",
     "ServedComposer",
     "ServedComposing",
     "ServedConfig",
     "ServedDirectory",
     "ServedIntake",
+    "ServedPeers",
     "ServedOperations",
     "ServedPolicies",
     "ServedPolicyOperations",
     "ServedProducers",
     "ServedRuntime",
+    "ServedSecurityOperations",
     "ServedSubscription",
     "ServedSubscriptionOperations",
     "ServedTopic",
     "ServedTopicOperations",
     "Started",
     "StoredBatch",
+    "passed_on",
+    "received",
 ]
 
 
@@ -68,6 +88,11 @@ class Served(Protocol):
 
     admin_addresses: list[str]
     """Addresses of the admin port."""
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the ports serve TLS only."""
+        ...
 
     @property
     def runtime(self) -> ServedRuntime:
@@ -84,6 +109,18 @@ class Served(Protocol):
         """The use cases that all protocols share."""
         ...
 
+    def caller(self, context: Context, /) -> Principal:
+        """Return the principal of a call."""
+        ...
+
+    async def exchange_key(self, api_key: str, context: Context, /) -> str:
+        """Return a token for the holder of an API key; any text, if the broker has no access control.
+
+        Raises:
+            UnauthenticatedError: the API key proves nothing.
+        """
+        ...
+
     @property
     def composing(self) -> ServedComposing:
         """Accepts messages that are sent one at a time."""
@@ -95,12 +132,42 @@ class Served(Protocol):
         ...
 
     @property
+    def peers(self) -> ServedPeers | None:
+        """The links to the other brokers; None: there are none."""
+        ...
+
+    @property
+    def started(self) -> bool:
+        """Whether the start of the broker is over: its topics are recovered, and calls are served."""
+        ...
+
+    async def wait_started(self) -> None:
+        """Wait until the start of the broker is over."""
+        ...
+
+    @property
     def draining(self) -> bool:
         """Whether the broker is shutting down."""
         ...
 
     async def wait_draining(self) -> None:
         """Wait until the broker starts to shut down."""
+        ...
+
+
+class ServedPeers(Protocol):
+    """The links to the other brokers of the cluster."""
+
+    async def call(self, to: str, channel: str, payload: bytes, timeout_s: float) -> bytes:
+        """Call the handler of a channel at the broker with an address, and return its answer.
+
+        Raises:
+            DanubeError: it does not answer, or its handler raised this.
+        """
+        ...
+
+    def on_call(self, channel: str, handler: CallHandler) -> None:
+        """Answer the calls of other brokers on a channel."""
         ...
 
 
@@ -161,13 +228,32 @@ class ServedDirectory(Protocol):
         """The policies of topics."""
         ...
 
+    @property
+    def broker(self) -> str:
+        """The name of the broker in its cluster, such as ``b1``."""
+        ...
+
     def find(self, name: str) -> ServedTopic:
         """Return a plain topic or a partition.
 
         Raises:
             TopicNotFoundError: it does not exist.
             InvalidArgumentError: it is the base name of a partitioned topic.
+            NotOwnerError: another broker owns it; the error may have its address.
+            OwnerAwayError: it waits for its owner.
             StorageUnavailableError: its storage is unavailable.
+        """
+        ...
+
+    async def search(self, name: str) -> ServedTopic:
+        """As :meth:`find`, but in a cluster read the metadata before saying that it does not exist; raises as that."""
+        ...
+
+    async def refresh(self, name: str) -> None:
+        """Read the record of a topic again, if other brokers may have changed it.
+
+        Raises:
+            DanubeError: the metadata cannot answer.
         """
         ...
 
@@ -280,8 +366,80 @@ class ServedPolicyOperations(Protocol):
         ...
 
 
+class ServedClusterOperations(Protocol):
+    """Use cases of the cluster."""
+
+    @property
+    def me(self) -> BrokerId:
+        """The number of this broker."""
+        ...
+
+    def owner(self, topic_id: TopicId) -> BrokerId | None:
+        """Return the broker to which a topic or partition is assigned, whether it runs or not; None: to none."""
+        ...
+
+    async def status(self, request: cluster_api.GetClusterStatus) -> cluster_api.ClusterStatus:
+        """Return the status of the cluster."""
+        ...
+
+
+class ServedSecurityOperations(Protocol):
+    """Use cases of access control; the first argument of each is the principal that asks."""
+
+    async def list_roles(self, by: Principal, /) -> security_api.RoleList:
+        """Return all roles."""
+        ...
+
+    async def put_role(self, by: Principal, request: security_api.PutRole, /) -> object:
+        """Add or replace a role.
+
+        Raises:
+            FailedPreconditionError: the role is built in.
+        """
+        ...
+
+    async def drop_role(self, by: Principal, request: security_api.DropRole, /) -> object:
+        """Remove a role.
+
+        Raises:
+            NotFoundError: there is no such role.
+            FailedPreconditionError: it is built in, or in use.
+        """
+        ...
+
+    async def list_bindings(self, by: Principal, request: security_api.ListBindings, /) -> security_api.BindingList:
+        """Return a page of bindings."""
+        ...
+
+    async def show_binding(self, by: Principal, binding_id: str, /) -> security_api.BindingRow:
+        """Return a binding; raise NotFoundError if there is none that the caller may see."""
+        ...
+
+    async def put_binding(self, by: Principal, request: security_api.PutBinding, /) -> object:
+        """Add or replace a binding.
+
+        Raises:
+            FailedPreconditionError: it would replace the last administrator.
+        """
+        ...
+
+    async def drop_binding(self, by: Principal, request: security_api.DropBinding, /) -> object:
+        """Remove a binding.
+
+        Raises:
+            NotFoundError: there is no such binding.
+            FailedPreconditionError: it is that of the last administrator.
+        """
+        ...
+
+
 class ServedOperations(Protocol):
     """The use cases of the broker, as far as faces offer them."""
+
+    @property
+    def cluster(self) -> ServedClusterOperations:
+        """Of the cluster."""
+        ...
 
     @property
     def topics(self) -> ServedTopicOperations:
@@ -296,6 +454,11 @@ class ServedOperations(Protocol):
     @property
     def policies(self) -> ServedPolicyOperations:
         """Of policies."""
+        ...
+
+    @property
+    def security(self) -> ServedSecurityOperations:
+        """Of access control."""
         ...
 
 
@@ -534,7 +697,11 @@ class Started(Protocol):
 
 
 class Face(Protocol):
-    """One face of one broker. It is created once, after the topics are loaded and before clients can connect."""
+    """One face of one broker. It is created once, before the broker has topics, and its services are known then.
+
+    While the broker starts, only those of its methods are served that are :attr:`danube.wire.Method.early`. These must
+    not use more of the broker than its configuration and state.
+    """
 
     @property
     def services(self) -> Service:
@@ -551,10 +718,18 @@ class Face(Protocol):
         """Codecs by content subtype, in addition to the native codec."""
         ...
 
-    async def run(self, *, task_status: Started = ...) -> None:
-        """Run the background work of the face until cancelled.
+    def topic_of_producer(self, producer_id: ProducerId, /) -> str | None:
+        """Return the topic of a producer that requests name by its number; None if it is not known."""
+        ...
 
-        Calls are served once ``task_status`` has been started. The task is cancelled after the last call has ended.
+    def subscription_of_consumer(self, consumer_id: int, /) -> tuple[str, str] | None:
+        """Return topic and subscription of a consumer that requests name by its number; None if it is not known."""
+        ...
+
+    async def run(self, *, task_status: Started = ...) -> None:
+        """Run the background work of the face until cancelled. It begins when the topics are loaded.
+
+        All calls are served once ``task_status`` has been started. The task is cancelled after the last call has ended.
         """
         ...
 

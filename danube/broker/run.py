@@ -59,18 +59,20 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
 
 async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> int:
     seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)))
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    reloading = [signal.SIGHUP] if config.tls is not None else []  # without TLS it ends the process, as always
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *reloading) as signals:
         async with trio.open_nursery() as nursery:
             broker = Broker(config, seams, faces)
             life = _Life(broker, nursery.cancel_scope)
             nursery.start_soon(life.heed, signals)
             addresses = await nursery.start(life.run)
-            admin = f" admin on {', '.join(broker.admin_addresses)};" if broker.admin_addresses else ""
+            note = "" if config.tls is None else " (TLS and plain text)" if config.tls.plaintext else " (TLS)"
+            admin = f" admin on {', '.join(broker.admin_addresses)}{note};" if broker.admin_addresses else ""
             collect_rarely()  # what is loaded so far lives as long as the process
             nursery.start_soon(FreedMemory().run)  # release the memory used by the start at once
             life.ready = True
             print(  # noqa: T201 - the one line on standard output that scripts wait for
-                f"danube {__version__} ready: listening on {', '.join(addresses)};{admin}"
+                f"danube {__version__} ready: listening on {', '.join(addresses)}{note};{admin}"
                 f" data in {config.data_directory}; durability {config.durability}; pid {os.getpid()}",
                 flush=True,
             )
@@ -93,9 +95,16 @@ class _Life:
         self._everything.cancel()
 
     async def heed(self, signals: AsyncIterator[int]) -> None:
-        """First signal: drain, or abort a start that is under way, as a crash would. Second: exit at once."""
+        """First signal: drain, or abort a start that is under way, as a crash would. Second: exit at once.
+
+        SIGHUP (with TLS only) reads the certificates again.
+        """
         async for number in signals:
             name = signal.Signals(number).name
+            if number == signal.SIGHUP:
+                if self.ready:
+                    await self._broker.reload_certificates()
+                continue
             if self._leaving:
                 _log.warning("second signal %s: leaving at once", name)
                 os._exit(128 + number)

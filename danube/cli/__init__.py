@@ -1,9 +1,11 @@
 """The command line: ``danube serve | doctor | produce | consume | topics | bench | ...``.
 
-Every command is a small module that registers itself with the application in :mod:`danube.cli.app`. The dependencies
-of a command (the client, the broker, Rich) are imported when the command runs, not before: ``danube --help`` answers
-at once, and a broker does not carry the client or a terminal library in its memory.
+Every command is a small module, which :mod:`danube.cli.app` imports when the command is asked for. The dependencies of
+a command (the client, the broker, Rich) are imported when it runs, not before. ``danube serve`` reads its options
+without Typer (:mod:`danube.cli._plain_options`): a broker does not carry the client or a terminal library in memory.
 """
+
+import sys
 
 __all__ = ["main"]
 
@@ -16,6 +18,10 @@ def main() -> None:
     from danube.cli._streams import reopen_closed_streams
 
     reopen_closed_streams()
+    if sys.argv[1:2] == ["serve"]:
+        from danube.cli.serve import serve_plainly
+
+        serve_plainly(sys.argv[2:])
     from danube.cli.app import app
 
     app(prog_name="danube")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from danube.cli._context import resolve_url
+from danube.cli._connecting import find_target
 
 if TYPE_CHECKING:
     from danube.client import Client
@@ -27,7 +27,7 @@ def run_with_client(
     context: str | None,
     reconnect_timeout_s: float | None = _ADMIN_RECONNECT_S,
 ) -> T:
-    """Connect, run ``work(client)`` under Trio, disconnect, return the result.
+    """Connect, run ``work(client)`` under Trio, disconnect, return the result; say what it waits for meanwhile.
 
     Args:
         work: an async function of a connected client.
@@ -37,15 +37,27 @@ def run_with_client(
     """
     import trio
 
-    import danube
+    from danube.cli._waiting import WaitWatch
 
-    address = resolve_url(url, context)
+    target = find_target(url, context)
 
     async def main() -> T:
-        async with danube.connect(address, reconnect_timeout_s=reconnect_timeout_s) as client:
-            return await work(client)
+        watch = WaitWatch(f"no connection to {target.url} yet")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.run)
+            async with target.connect(reconnect_timeout_s=reconnect_timeout_s) as client:
+                watch.client = client
+                result = await work(client)
+            nursery.cancel_scope.cancel()
+        return result
 
-    return trio.run(main)
+    try:
+        return trio.run(main)
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
 
 
 def to_plain(value: Any) -> Any:

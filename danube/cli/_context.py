@@ -7,8 +7,14 @@ variable)::
     current = "staging"
 
     [contexts."staging"]
-    url = "danube://10.0.0.7:6650"
+    url = "danube+tls://10.0.0.7:6650"
     description = "shared test broker"
+    ca = "/home/ada/staging/ca.pem"
+    token_file = "/home/ada/staging/token"
+
+A context names files with credentials; it never has one itself, and they are sent to its own address only. Credentials
+are, first match wins: those of the context in ``--context NAME``; ``DANUBE_TOKEN`` or ``DANUBE_TOKEN_FILE`` in the
+environment, also for ``--url`` and ``DANUBE_URL``; those of the current context. ``DANUBE_CA`` is in the same place.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import typer
@@ -31,11 +37,13 @@ __all__ = [
     "Context",
     "ContextOption",
     "Contexts",
+    "Resolved",
     "UrlOption",
     "changing_contexts",
     "check_text",
     "contexts_path",
     "load_contexts",
+    "resolve_context",
     "resolve_url",
     "save_contexts",
     "set_defaults",
@@ -44,18 +52,41 @@ __all__ = [
 DEFAULT_URL: Final = "danube://127.0.0.1:6650"
 
 UrlOption = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Broker address, danube://HOST:PORT. [DANUBE_URL]")
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="Broker address, danube://HOST:PORT; of a cluster danube://A,B,C. [DANUBE_URL]"
+    ),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="Named context to take the address from.")
+    str | None, typer.Option("--context", metavar="NAME", help="Named context to take address and credentials from.")
 ]
 
 
 class Context(msgspec.Struct, forbid_unknown_fields=True):
-    """One named broker."""
+    """One named broker or cluster."""
 
     url: str
     description: str = ""
+    ca: str = ""
+    """File with the authorities that sign the certificates of the brokers."""
+    cert: str = ""
+    """File with the certificate of this client."""
+    key: str = ""
+    """File with its key."""
+    token_file: str = ""
+    """File with a token; only one of the three is given."""
+    token_command: str = ""
+    """Command that prints a token; it runs once for each command, without a shell."""
+    api_key_file: str = ""
+    """File with an API key."""
+
+
+class Resolved(NamedTuple):
+    """Where a command goes."""
+
+    context: Context
+    is_named: bool
+    """Whether the command names the context, so that its credentials come before those of the environment."""
 
 
 class Contexts(msgspec.Struct, forbid_unknown_fields=True):
@@ -90,8 +121,8 @@ def set_defaults(url: str | None, context: str | None) -> None:
     _Defaults.url, _Defaults.context = url, context
 
 
-def resolve_url(url: str | None, context: str | None) -> str:
-    """Return the address of the broker, given a command's own ``--url`` and ``--context``.
+def resolve_context(url: str | None, context: str | None) -> Resolved:
+    """Return where the broker is, and the credentials for it, given a command's own ``--url`` and ``--context``.
 
     Raises:
         NotFoundError: the context does not exist.
@@ -100,13 +131,18 @@ def resolve_url(url: str | None, context: str | None) -> str:
     url = url or (None if context else _Defaults.url)
     context = context or _Defaults.context
     if url:
-        return url
+        return Resolved(Context(url), False)
     if context:
-        return load_contexts().find(context).url
+        return Resolved(load_contexts().find(context), True)
     if os.environ.get("DANUBE_URL"):
-        return os.environ["DANUBE_URL"]
+        return Resolved(Context(os.environ["DANUBE_URL"]), False)
     stored = load_contexts()
-    return stored.find(stored.current).url if stored.current else DEFAULT_URL
+    return Resolved(stored.find(stored.current) if stored.current else Context(DEFAULT_URL), False)
+
+
+def resolve_url(url: str | None, context: str | None) -> str:
+    """Return the address of the broker; as :func:`resolve_context`."""
+    return resolve_context(url, context).context.url
 
 
 def contexts_path() -> Path:
@@ -155,8 +191,10 @@ def save_contexts(stored: Contexts) -> None:
     lines = [f"current = {_quoted(stored.current)}"]
     for name, context in sorted(stored.contexts.items()):
         lines += ["", f"[contexts.{_quoted(name)}]", f"url = {_quoted(context.url)}"]
-        if context.description:
-            lines.append(f"description = {_quoted(context.description)}")
+        for field in Context.__struct_fields__[1:]:
+            value = getattr(context, field)
+            if value:
+                lines.append(f"{field} = {_quoted(value)}")
     fresh = path.with_suffix(f".{os.getpid()}.new")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")

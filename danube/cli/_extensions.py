@@ -8,10 +8,14 @@ install.
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
+
+from danube.model.entry_points import entry_points
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["GROUP", "extension_names", "find_extension"]
 

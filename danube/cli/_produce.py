@@ -24,8 +24,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 import trio
@@ -189,13 +190,13 @@ class _Job:
         left = math.inf if options.count is None else options.count
         done = 0
         began = trio.current_time()
-        with _open_input(options) as (blocks, queue_size):
-            sender, receiver = trio.open_memory_channel[list[bytes]](queue_size)
+        with _open_input(options) as source:
+            sender, receiver = trio.open_memory_channel[list[bytes]](source.queue_size)
             async with trio.open_nursery() as nursery:
                 self._feeding = nursery.cancel_scope
                 if self._tally.interrupted:
                     nursery.cancel_scope.cancel()
-                nursery.start_soon(_read, blocks, sender)
+                nursery.start_soon(_read, source, sender)
                 while left > 0 and (lines := await _gather(receiver)):
                     if len(lines) > left:
                         lines = lines[: int(left)]
@@ -281,11 +282,21 @@ class _Job:
 # --- Input helpers ---------------------------------------------------------------------------------------------------
 
 
+class _Source(NamedTuple):
+    """The input."""
+
+    blocks: Iterator[list[bytes]]
+    queue_size: int
+    """Number of blocks that may wait to be sent."""
+    may_be_silent: bool = False
+    """Whether reading the next block may take any time."""
+
+
 @contextmanager
-def _open_input(options: ProduceOptions) -> Iterator[tuple[Iterator[list[bytes]], int]]:
-    """Yield the blocks of the input, and the number of them that may wait to be sent."""
+def _open_input(options: ProduceOptions) -> Iterator[_Source]:
     if options.texts:
-        yield repeat_texts(options.texts, len(options.texts) if options.count is None else options.count), 1
+        count = len(options.texts) if options.count is None else options.count
+        yield _Source(repeat_texts(options.texts, count), 1)
         return
     if options.file is not None:
         with open(options.file, "rb", buffering=0) as file:
@@ -303,17 +314,19 @@ def _open_input(options: ProduceOptions) -> Iterator[tuple[Iterator[list[bytes]]
     yield _blocks_of(descriptor)
 
 
-def _blocks_of(descriptor: int) -> tuple[Iterator[list[bytes]], int]:
+def _blocks_of(descriptor: int) -> _Source:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return split_blocks(descriptor, BLOCK_BYTES), 1
+        return _Source(split_blocks(descriptor, BLOCK_BYTES), 1)
     # A pipe gives small pieces, each as soon as it is available; pieces that have queued up are sent together.
-    return split_blocks(descriptor, _PIPE_READ_BYTES), BLOCK_BYTES // _PIPE_READ_BYTES
+    return _Source(split_blocks(descriptor, _PIPE_READ_BYTES), BLOCK_BYTES // _PIPE_READ_BYTES, may_be_silent=True)
 
 
-async def _read(blocks: Iterator[list[bytes]], sender: trio.MemorySendChannel[list[bytes]]) -> None:
+async def _read(source: _Source, sender: trio.MemorySendChannel[list[bytes]]) -> None:
+    # A read from a silent pipe cannot be interrupted: on Ctrl-C its (daemon) thread is left behind. That of a file is
+    # waited for: the file is closed next, and another one may be opened under its descriptor.
+    read = partial(trio.to_thread.run_sync, next, source.blocks, None, abandon_on_cancel=source.may_be_silent)
     async with sender:
-        # A read from a silent pipe cannot be interrupted: on Ctrl-C its (daemon) thread is left behind.
-        while (block := await trio.to_thread.run_sync(next, blocks, None, abandon_on_cancel=True)) is not None:
+        while (block := await read()) is not None:
             await sender.send(block)
 
 

@@ -1,27 +1,17 @@
-"""The root of the command tree: options for every command, and the mapping of errors to exit codes.
-
-An error is one line on standard error, ``error: what happened, to which thing, what to do``, never a traceback
-(``--debug`` shows it). Commands raise; no module below this one prints errors or exits the process.
-"""
+"""The root of the command tree: options for every command, and its exit codes."""
 
 from __future__ import annotations
 
-import io
-import os
-import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from danube.cli._context import ContextOption, UrlOption, set_defaults
 from danube.cli._extensions import extension_names, find_extension
-from danube.cli._interrupts import INTERRUPTED, leave_on_interrupt, raise_on_interrupt
+from danube.cli._failures import errors_in_one_line
 
-if TYPE_CHECKING:
-    from danube.model.errors import DanubeError
-
-__all__ = ["EXIT_CODES", "RootGroup", "flatten", "root"]
+__all__ = ["EXIT_CODES", "RootGroup", "root"]
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 any other error, or a check that failed; 2 wrong usage; 65 invalid argument, name, message or
@@ -45,77 +35,8 @@ class RootGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
-        from danube.model.errors import DanubeError, exit_code
-
-        try:
-            raise_on_interrupt()
-            try:
-                return super().invoke(ctx)
-            finally:
-                _flush_stdout()
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            _abandon_stdout()
-            raise typer.Exit(0) from None
-        except (DanubeError, OSError, UnicodeEncodeError, BaseExceptionGroup) as error:
-            if ctx.params.get("debug"):
-                raise
-            found = flatten(error)
-            if isinstance(found, KeyboardInterrupt):
-                raise typer.Exit(INTERRUPTED) from None
-            if isinstance(found, BrokenPipeError):
-                _abandon_stdout()
-                raise typer.Exit(0) from None
-            if isinstance(found, UnicodeEncodeError):
-                found = _no_text(found)
-            if not isinstance(found, DanubeError | OSError):
-                raise
-            print(f"error: {_one_line(found)}", file=sys.stderr)
-            raise typer.Exit(exit_code(found)) from None
-        finally:
-            leave_on_interrupt()
-
-
-def flatten(error: BaseException) -> BaseException:
-    """Return the first exception inside a group (or the exception itself)."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _no_text(error: UnicodeEncodeError) -> DanubeError:
-    """Return the error for a text that cannot be encoded: bytes of an argument, or an unsupported character."""
-    from danube.model.errors import InvalidArgumentError
-
-    return InvalidArgumentError(
-        f"{error.object[error.start : error.end]!a} cannot be written in the encoding {error.encoding}; give arguments"
-        " that are text, and see that the terminal takes UTF-8"
-    )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _flush_stdout() -> None:
-    """Flush standard output: a failure to write is an error of the command, to be reported before its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _abandon_stdout()
-        raise
-
-
-def _abandon_stdout() -> None:
-    """The reader of our output has gone (``| head``): discard the rest, so that the flush at exit does not fail."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except io.UnsupportedOperation:  # an object in memory, whose flush does not fail
-        return
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, descriptor)
-    os.close(sink)
+        with errors_in_one_line(debug=bool(ctx.params.get("debug"))):
+            return super().invoke(ctx)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""``danube doctor``: checks whether this machine is suitable for a broker, and the health of a running one."""
+"""``danube doctor``: checks whether this machine is suitable for a broker, and the health of running ones."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from danube.cli._context import ContextOption, UrlOption, resolve_url
+from danube.cli._connecting import Target, find_target
+from danube.cli._context import ContextOption, UrlOption
 from danube.cli._output import Output, OutputOption, show_rows
 
 if TYPE_CHECKING:
-    from danube.broker.doctor import Check
+    from collections.abc import Sequence
+
+    from danube.model.checks import Check
 
 __all__ = ["doctor"]
 
@@ -21,6 +24,10 @@ def doctor(
     data_dir: Annotated[
         str, typer.Option(metavar="DIRECTORY", help="Data directory of the broker; created if missing.")
     ] = "./danube-data",
+    cluster: Annotated[
+        bool,
+        typer.Option("--cluster", help="Check the brokers of a cluster instead of this machine; one must answer."),
+    ] = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -29,10 +36,18 @@ def doctor(
 
     Needs no running broker, and writes only a temporary file to the data directory. If a broker answers at the address
     that commands use, its sealing and its storages are checked, too.
-    """
-    from danube.broker.doctor import doctor as run_checks
 
-    checks = run_checks(data_dir) + _ask_broker(resolve_url(url, context))
+    With --cluster, it visits all brokers of the cluster of that broker: whether they reach each other, their clocks,
+    loops, sessions, metadata, versions, and shared storages.
+    """
+    if cluster:
+        from danube.cli._cluster_doctor import check_cluster_at
+
+        checks = check_cluster_at(find_target(url, context))
+    else:
+        from danube.broker.doctor import doctor as run_checks
+
+        checks = run_checks(data_dir) + _ask_broker(find_target(url, context))
     rows = [
         {
             "check": check.name,
@@ -42,23 +57,33 @@ def doctor(
         }
         for check in checks
     ]
-    show_rows(rows, ["check", "ok", "detail", "remedy"], output)
+    if output is Output.TABLE:
+        _print_checks(checks)
+    else:
+        show_rows(rows, ["check", "ok", "detail", "remedy"], output)
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
 
 
-def _ask_broker(address: str) -> list[Check]:
-    """Return the checks of the broker at an address; none if there is no broker."""
+def _print_checks(checks: Sequence[Check]) -> None:
+    """Print a line for each check, and the remedy of a failed one below it."""
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"{'ok    ' if check.ok else 'FAILED'}  {check.name:<{width}}  {check.detail}")
+        if not check.ok and check.remedy:
+            print(f"{'':{width + 8}}  > {check.remedy}")
+
+
+def _ask_broker(target: Target) -> list[Check]:
+    """Return the checks of a broker; none if there is no broker."""
     import trio
 
-    import danube
     from danube.broker.doctor import Check, check_broker
-    from danube.cli._root import flatten
+    from danube.cli._failures import flatten
     from danube.model.errors import ConnectionLostError, DanubeError
 
     async def ask() -> list[Check]:
-        connecting = danube.connect(
-            address,
+        connecting = target.connect(
             connect_timeout_s=_CONNECT_TIMEOUT_S,
             request_timeout_s=_CONNECT_TIMEOUT_S,
             reconnect_timeout_s=_CONNECT_TIMEOUT_S,
@@ -67,7 +92,7 @@ def _ask_broker(address: str) -> list[Check]:
             try:
                 return check_broker(await client.storages.status())
             except DanubeError as error:
-                detail = f"{address}: the broker answers with an error: {error}"
+                detail = f"{target.url}: the broker answers with an error: {error}"
                 return [Check("broker", False, detail, "see the log of the broker")]
 
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from danube.cli._output import Output, OutputOption, show_rows
+from danube.model.entry_points import load_target
 
 if TYPE_CHECKING:
     import msgspec
@@ -41,20 +42,13 @@ def _found() -> list[tuple[str, Any]]:
     ]
 
 
-def _load(target: str) -> Any:
-    """Return the class of a plugin; raises ImportError or AttributeError."""
-    from importlib.metadata import EntryPoint
-
-    return EntryPoint("plugin", target, "").load()
-
-
 def _installed() -> list[dict[str, Any]]:
     from danube import __version__
 
     rows = []
     for kind, plugin in _found():
         try:
-            summary = _load(plugin.target).summary
+            summary = load_target(plugin.target).summary
         except (ImportError, AttributeError) as error:
             summary = f"cannot be loaded: {error}"
         rows.append(
@@ -111,7 +105,7 @@ def _options(scheme: str) -> list[dict[str, Any]]:
     rows = []
     for kind, target in found:
         try:
-            config = _load(target).config
+            config = load_target(target).config
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(f"the {kind} plugin {scheme!r} ({target}) cannot be loaded: {error}") from error
         rows += _options_of(kind, config)

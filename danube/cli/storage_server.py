@@ -30,27 +30,41 @@ def storage_server(
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Key (PEM), if it is not in the file of the certificate.")
     ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure/--no-insecure",
+            help="Listen also on addresses that other machines can reach, without token and TLS.",
+        ),
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Accept only clients with a certificate of these authorities (PEM)."),
+    ] = None,
     max_object_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest object. [256MiB]")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for objects in transfer. [512MiB]")] = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve a storage backend to brokers on other machines, which use it as remote://HOST:PORT/SPACE.
 
-    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Without TLS all data is sent unencrypted,
-    including the token.
+    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Addresses that other machines can reach need a
+    token and TLS, or --insecure: without TLS all data is sent unencrypted, including the token.
     """
     import msgspec
 
     from danube.broker.runtime.config import parse_size
+    from danube.cli._insecure import insecure_wanted
     from danube.model.addresses import parse_address
     from danube.model.errors import ConfigurationError
     from danube.model.limits import Limits
+    from danube.model.tls import TlsConfig
     from danube.storage_server import StorageServerConfig, run_storage_server
 
     if log_level not in ("debug", "info", "warning", "error"):
         raise ConfigurationError(f"log level {log_level!r} is not debug, info, warning or error")
-    if tls_key is not None and tls_cert is None:
-        raise ConfigurationError("--tls-key needs --tls-cert")
+    for option, path in (("--tls-key", tls_key), ("--tls-client-ca", tls_client_ca)):
+        if path is not None and tls_cert is None:
+            raise ConfigurationError(f"{option} needs --tls-cert")
     token = None
     if token_file is not None:
         token = token_file.read_text("ascii", "replace").strip()
@@ -65,8 +79,15 @@ def storage_server(
         url=url,
         listen=[parse_address(address, _PORT) for address in listen or [_LISTEN]],
         token=token,
-        tls_certificate=tls_cert,
-        tls_key=tls_key,
+        tls=None
+        if tls_cert is None
+        else TlsConfig(
+            cert=str(tls_cert),
+            key=str(tls_key or ""),
+            client_ca=str(tls_client_ca or ""),
+            client_auth="required" if tls_client_ca is not None else "none",
+        ),
+        insecure=bool(insecure_wanted(insecure)),
         limits=msgspec.structs.replace(Limits(), **sizes),
     )
     run_storage_server(config, log_level=log_level)

@@ -1,4 +1,7 @@
-"""``danube topics seal | unload | retention | restore | stranded | forget-stranded``: manages history of topics."""
+"""``danube topics seal | unload | retention | restore | stranded | forget-stranded``: manages history of topics.
+
+It completes the group of :mod:`danube.cli.topics`.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from danube.cli._retention import (
     describe_retention,
     read_retention,
 )
-from danube.cli.topics import TopicArgument
+from danube.cli.topics import TopicArgument, topics_app
 from danube.model.ids import TopicId
 from danube.model.policies import Retention
 
 if TYPE_CHECKING:
     from danube.model.history_api import RestoreReport, SealedTopic, StrandedTopic
 
-__all__ = ["add_commands"]
+__all__ = ["topics_app"]
 
 _SEALED_COLUMNS = ["topic", "start_offset", "sealed_offset", "end_offset", "parts", "objects", "sealed_bytes"]
 _PLAN_COLUMNS = ["topic", "start_offset", "new_start_offset", "end_offset", "freed_parts", "freed_bytes"]
@@ -32,16 +35,7 @@ _STRANDED_COLUMNS = ["topic_id", "journal_bytes", "end_offset"]
 _RESTORED_COLUMNS = ["topic", "state", "durability", "start_offset", "end_offset", "objects", "size_bytes"]
 
 
-def add_commands(topics: typer.Typer) -> None:
-    """Add the commands of this module to ``danube topics``."""
-    topics.command("seal")(seal_topic)
-    topics.command("unload")(unload_topic)
-    topics.command("retention")(retention)
-    topics.command("restore")(restore)
-    topics.command("stranded")(stranded)
-    topics.command("forget-stranded")(forget_stranded)
-
-
+@topics_app.command("seal")
 def seal_topic(
     topic: TopicArgument, url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE
 ) -> None:
@@ -52,6 +46,7 @@ def seal_topic(
     _show_sealed(run_with_client(lambda client: client.admin.seal_topic(topic), url, context), output)
 
 
+@topics_app.command("unload")
 def unload_topic(
     topic: TopicArgument, url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE
 ) -> None:
@@ -63,6 +58,7 @@ def _show_sealed(rows: list[SealedTopic], output: Output) -> None:
     show_rows([to_plain(row) for row in rows], _SEALED_COLUMNS, output)
 
 
+@topics_app.command("retention")
 def retention(
     topic: TopicArgument,
     max_age: MaxAgeOption = None,
@@ -101,6 +97,7 @@ def retention(
     show_rows([to_plain(plan) for plan in found.plans], _PLAN_COLUMNS, output)
 
 
+@topics_app.command("restore")
 def restore(
     bucket: Annotated[
         str,
@@ -154,6 +151,7 @@ def restore(
         print(f"note: left out {unused}", file=sys.stderr)
 
 
+@topics_app.command("stranded")
 def stranded(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
     """List topics in the journal that the metadata do not know: they are kept, and not served.
 
@@ -164,6 +162,7 @@ def stranded(url: UrlOption = None, context: ContextOption = None, output: Outpu
     show_rows([_stranded_row(topic) for topic in found], _STRANDED_COLUMNS, output)
 
 
+@topics_app.command("forget-stranded")
 def forget_stranded(
     ids: Annotated[list[str], typer.Argument(metavar="TOPIC_ID...", help="As shown by: danube topics stranded.")],
     accept_loss: Annotated[

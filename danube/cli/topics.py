@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,7 +40,21 @@ def list_topics(
 ) -> None:
     """List topics with their offsets and subscriptions."""
     found = run_with_client(lambda client: client.admin.list_topics(namespace), url, context)
-    show_rows([_row(topic) for topic in found], _COLUMNS, output)
+    rows = [_row(topic) for topic in found]
+    silent = sorted({broker for topic in found for broker in topic.silent}, key=lambda each: (len(each), each))
+    if output is not Output.TABLE or not silent:
+        show_rows(rows, _COLUMNS, output)
+        return
+    for row in rows:
+        if row["silent"] and not row["partitions"]:
+            row.update(dict.fromkeys(("start_offset", "end_offset", "stored_bytes", "subscriptions")))
+    show_rows(rows, [*_COLUMNS, "silent"], output)
+    many = len(silent) > 1
+    print(
+        f"! {', '.join(silent)} {'do' if many else 'does'} not answer: what {'they have' if many else 'it has'} of"
+        " these topics is not counted; see: danube cluster status",
+        file=sys.stderr,
+    )
 
 
 @topics_app.command("create")

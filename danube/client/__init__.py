@@ -21,6 +21,7 @@ from danube.client._reader import Reader
 from danube.client._receipt import Pending
 from danube.client._receipts import OffsetRange, RangeReceipt, Receipt
 from danube.client._requests import Handler, Requester, Responder
+from danube.client._security import Security
 from danube.client._stages import Stage, Stages
 from danube.client._storages import Storages
 from danube.client._url import DEFAULT_PORT
@@ -45,6 +46,7 @@ __all__ = [
     "Receipt",
     "Requester",
     "Responder",
+    "Security",
     "Stage",
     "Stages",
     "Storages",

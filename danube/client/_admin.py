@@ -1,17 +1,34 @@
 """Managing topics, namespaces, subscriptions and policies: ``client.admin``.
 
-Calls that only read are repeated when the connection breaks; the others are not, because they may have been executed.
+A call about a topic goes to the topic's owner, any other one to any broker of the cluster. One about a partitioned
+topic of several owners is made for each partition, at its owner. Calls that only read are repeated when the connection
+breaks; the others are not, because they may have been executed.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import anyio
+import msgspec
+
+from danube.client._by_partition import joined_explanation, joined_info, parts_of
 from danube.client._checks import as_durability, check_list, check_seconds, plain, start_position
 from danube.client._retry import Retry
+from danube.client._tasks import together
 from danube.model import api, history_api
+from danube.model.cluster_api import (
+    BackupMetadata,
+    BackupPiece,
+    ClusterMethod,
+    ClusterStatus,
+    ExplainCluster,
+    Explained,
+    GetClusterStatus,
+)
+from danube.model.errors import SubscriptionNotFoundError
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import TopicId
 from danube.model.names import validate_name, validate_namespace, validate_topic
@@ -19,11 +36,14 @@ from danube.model.policies import Durability, Retention
 from danube.model.policy_api import ChangePolicies, ChangeSubscriptionPolicy, PolicyMethod, PolicyReport, ShowPolicies
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from danube.client._connection import Connection
+    from danube.client._pool import Pool
 
 __all__ = ["Admin"]
+
+_MAX_PARTS_AT_ONCE: Final = 16
+"""Calls at a time about the partitions of one topic."""
 
 T = TypeVar("T")
 
@@ -35,8 +55,8 @@ class Admin:
     work. None waits as long as the connection exists.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
     async def info(self) -> api.BrokerInfo:
         """Return the status of the broker."""
@@ -49,7 +69,9 @@ class Admin:
             TopicNotFoundError: the topic does not exist.
         """
         validate_topic(topic)
-        return await self._read(api.Method.LOOKUP_TOPIC, api.LookupTopic(topic), api.TopicPartitions)
+        found = await self._read(api.Method.LOOKUP_TOPIC, api.LookupTopic(topic), api.TopicPartitions)
+        self._pool.learn(found)
+        return found
 
     async def create_topic(
         self,
@@ -81,7 +103,7 @@ class Admin:
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic (all partitions of a partitioned one) with its messages and subscriptions."""
         validate_topic(topic)
-        await self._change(api.Method.DELETE_TOPIC, api.DeleteTopic(topic), api.Done)
+        await self._change(api.Method.DELETE_TOPIC, api.DeleteTopic(topic), api.Done, topic)
 
     async def list_topics(self, namespace: str | None = None) -> list[api.TopicInfo]:
         """Return the topics of a namespace, or of all."""
@@ -91,7 +113,9 @@ class Admin:
     async def describe_topic(self, topic: str) -> api.TopicInfo:
         """Return one topic; for a partitioned one, the sums over its partitions."""
         validate_topic(topic)
-        return await self._read(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(topic), api.TopicInfo)
+        request = api.DescribeTopic(topic)
+        found = await self._of_parts(self._read, api.Method.DESCRIBE_TOPIC, request, api.TopicInfo)
+        return found[0] if len(found) == 1 else joined_info(topic, found)
 
     async def seal_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
         """Seal all messages of a topic, and return when they are in its storage; one row for each partition.
@@ -102,7 +126,9 @@ class Admin:
         """
         validate_topic(topic)
         request = history_api.SealTopic(topic)
-        return (await self._long(HistoryMethod.SEAL_TOPIC, request, history_api.SealedTopics, timeout_s)).topics
+        call = partial(self._long, timeout_s=timeout_s)
+        found = await self._of_parts(call, HistoryMethod.SEAL_TOPIC, request, history_api.SealedTopics)
+        return [row for each in found for row in each.topics]
 
     async def unload_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
         """Disconnect all clients from a topic (they reconnect by themselves), and seal all its messages.
@@ -111,7 +137,9 @@ class Admin:
         """
         validate_topic(topic)
         request = history_api.UnloadTopic(topic)
-        return (await self._long(HistoryMethod.UNLOAD_TOPIC, request, history_api.SealedTopics, timeout_s)).topics
+        call = partial(self._long, timeout_s=timeout_s)
+        found = await self._of_parts(call, HistoryMethod.UNLOAD_TOPIC, request, history_api.SealedTopics)
+        return [row for each in found for row in each.topics]
 
     async def change_retention(
         self,
@@ -133,7 +161,9 @@ class Admin:
         """
         validate_topic(topic)
         request = history_api.ChangeRetention(topic, retention, dry_run, now)
-        return await self._long(HistoryMethod.CHANGE_RETENTION, request, history_api.RetentionPlans, timeout_s)
+        return await self._long(
+            HistoryMethod.CHANGE_RETENTION, request, history_api.RetentionPlans, topic, timeout_s=timeout_s
+        )
 
     async def list_stranded(self) -> list[history_api.StrandedTopic]:
         """Return the topics that the journal has messages or cursors of, and that the metadata do not know."""
@@ -154,7 +184,9 @@ class Admin:
             FailedPreconditionError: the loss is not accepted.
         """
         request = history_api.ForgetStranded(check_list("topic_ids", topic_ids, "ids"), accept_loss)
-        return (await self._long(HistoryMethod.FORGET_STRANDED, request, history_api.StrandedTopics, timeout_s)).topics
+        return (
+            await self._long(HistoryMethod.FORGET_STRANDED, request, history_api.StrandedTopics, timeout_s=timeout_s)
+        ).topics
 
     async def create_namespace(self, namespace: str) -> None:
         """Create a namespace."""
@@ -174,30 +206,33 @@ class Admin:
         """Return the subscriptions of a topic, one row for each partition."""
         validate_topic(topic)
         request = api.ListSubscriptions(topic)
-        return (await self._read(api.Method.LIST_SUBSCRIPTIONS, request, api.SubscriptionList)).subscriptions
+        found = await self._of_parts(self._read, api.Method.LIST_SUBSCRIPTIONS, request, api.SubscriptionList)
+        return [row for each in found for row in each.subscriptions]
 
     async def describe_subscription(self, topic: str, subscription: str) -> list[api.SubscriptionInfo]:
         """Return the state of a subscription, one row for each partition."""
         request = _reference(topic, subscription)
-        return (await self._read(api.Method.DESCRIBE_SUBSCRIPTION, request, api.SubscriptionList)).subscriptions
+        found = await self._of_parts(self._read, api.Method.DESCRIBE_SUBSCRIPTION, request, api.SubscriptionList)
+        return [row for each in found for row in each.subscriptions]
 
     async def explain_subscription(self, topic: str, subscription: str) -> api.Explanation:
         """Return, in a sentence, why a subscription moves or does not."""
         request = _reference(topic, subscription)
-        return await self._read(api.Method.EXPLAIN_SUBSCRIPTION, request, api.Explanation)
+        found = await self._of_parts(self._read, api.Method.EXPLAIN_SUBSCRIPTION, request, api.Explanation)
+        return found[0] if len(found) == 1 else joined_explanation(topic, found)
 
     async def seek_subscription(self, topic: str, subscription: str, position: str | int | datetime) -> None:
         """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message at or after a time."""
         _reference(topic, subscription)
         where, time_us = start_position(position)
         request = api.SeekSubscription(topic, subscription, where, time_us)
-        await self._change(api.Method.SEEK_SUBSCRIPTION, request, api.Done)
+        await self._of_parts(self._change, api.Method.SEEK_SUBSCRIPTION, request, api.Done)
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription and its cursor; connected consumers are disconnected."""
         _reference(topic, subscription)
         request = api.DeleteSubscription(topic, subscription)
-        await self._change(api.Method.DELETE_SUBSCRIPTION, request, api.Done)
+        await self._of_parts(self._change, api.Method.DELETE_SUBSCRIPTION, request, api.Done)
 
     async def policies(self, target: str = "") -> PolicyReport:
         """Return the policies of a target: its own, the effective ones, and the level of each.
@@ -246,18 +281,82 @@ class Admin:
         validate_topic(topic)
         validate_name("subscription", subscription)
         request = ChangeSubscriptionPolicy(topic, subscription, plain("policies", changes))
-        return (await self._change(PolicyMethod.CHANGE_SUBSCRIPTION, request, api.SubscriptionList)).subscriptions
+        found = await self._of_parts(self._change, PolicyMethod.CHANGE_SUBSCRIPTION, request, api.SubscriptionList)
+        return [row for each in found for row in each.subscriptions]
 
-    async def _change(self, path: str, request: Any, kind: type[T]) -> T:
-        return await self._connection.unary(path, request, kind, timeout_s=self._connection.options.request_timeout_s)
+    async def cluster_status(self, *, gather: bool = True) -> ClusterStatus:
+        """Return the status of the cluster: its brokers, who keeps the metadata, and which topics wait for a broker.
 
-    async def _read(self, path: str, request: Any, kind: type[T]) -> T:
-        return await Retry(self._connection.options).repeat(partial(self._change, path, request, kind))
+        Args:
+            gather: have the broker ask the others for their figures; one that does not answer within 1.5 seconds is
+                marked. Otherwise the answer contains only what the tables of this broker say.
+        """
+        return await self._read(ClusterMethod.STATUS, GetClusterStatus(gather), ClusterStatus)
 
-    async def _long(self, path: str, request: Any, kind: type[T], timeout_s: float | None) -> T:
+    async def cluster_explain(self, subject: str) -> Explained:
+        """Return, in a sentence, what is the matter with a broker or a topic, and what to do about it.
+
+        Args:
+            subject: a broker, such as ``"b2"``, or the name of a topic.
+
+        Raises:
+            NotFoundError: there is no such broker or topic.
+        """
+        return await self._read(ClusterMethod.EXPLAIN, ExplainCluster(subject), Explained)
+
+    async def backup_metadata(self) -> bytes:
+        """Return a backup of the metadata: the content of a file for ``danube cluster restore``.
+
+        It contains every change that was acknowledged before the call, and no messages.
+
+        Raises:
+            UnavailableError: the broker is making another backup, or cannot read the metadata.
+            FailedPreconditionError: the broker was restarted meanwhile; try again.
+        """
+        piece = await self._read(ClusterMethod.BACKUP, BackupMetadata(), BackupPiece)
+        pieces = [piece.data]
+        while not piece.last:
+            request = BackupMetadata(piece.revision, piece.position)
+            piece = await self._read(ClusterMethod.BACKUP, request, BackupPiece)
+            pieces.append(piece.data)
+        return b"".join(pieces)
+
+    async def _change(self, path: str, request: Any, kind: type[T], topic: str = "") -> T:
+        """Make a call to any broker, or about a topic to its owner."""
+        timeout_s = self._pool.options.request_timeout_s
+        return await self._pool.unary(path, request, kind, timeout_s=timeout_s, route=self._pool.route(topic))
+
+    async def _read(self, path: str, request: Any, kind: type[T], topic: str = "") -> T:
+        call = partial(self._change, path, request, kind, topic)
+        return await Retry(self._pool).repeat(call, self._pool.options.request_timeout_s)
+
+    async def _of_parts(
+        self, call: Callable[[str, Any, type[T], str], Awaitable[T]], path: str, request: Any, kind: type[T]
+    ) -> list[T]:
+        """Make a call about the topic of a request; if its partitions have several owners, about each of them."""
+        names = parts_of(await self.lookup_topic(request.topic))
+        if len(names) == 1:
+            return [await call(path, request, kind, request.topic)]
+        limiter = anyio.CapacityLimiter(_MAX_PARTS_AT_ONCE)
+        missing: list[SubscriptionNotFoundError] = []
+
+        async def ask(name: str) -> T | None:
+            async with limiter:
+                try:
+                    return await call(path, msgspec.structs.replace(request, topic=name), kind, name)
+                except SubscriptionNotFoundError as error:  # some partitions may not have it yet
+                    missing.append(error)
+                    return None
+
+        found = [each for each in await together([partial(ask, name) for name in names]) if each is not None]
+        if not found:
+            raise missing[0]
+        return found
+
+    async def _long(self, path: str, request: Any, kind: type[T], topic: str = "", *, timeout_s: float | None) -> T:
         """Make a call without a default deadline, because writing a whole topic to a storage may take any time."""
         limit_s = None if timeout_s is None else check_seconds("timeout_s", timeout_s)
-        return await self._connection.unary(path, request, kind, timeout_s=limit_s)
+        return await self._pool.unary(path, request, kind, timeout_s=limit_s, route=self._pool.route(topic))
 
 
 def _reference(topic: str, subscription: str) -> api.SubscriptionRef:

@@ -1,19 +1,21 @@
-"""The client: one connection to a broker, and the producers, consumers and calls that use it.
+"""The client: connections to the brokers of a cluster, and the producers, consumers and calls that use them.
 
 :class:`Client` opens producers, consumers, readers, requesters and responders; everything else that a broker does is
-grouped in its attributes ``admin``, ``storages``, ``logs`` and ``stages``.
+grouped in its attributes ``admin``, ``security``, ``storages``, ``logs`` and ``stages``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+import anyio
 
 from danube.client._admin import Admin
 from danube.client._checks import as_durability, check_count, choice, start_position
-from danube.client._connection import Connection
 from danube.client._consume_options import (
     READ_AHEAD,
     Start,
@@ -25,23 +27,29 @@ from danube.client._consume_options import (
 )
 from danube.client._consumer import Consumer
 from danube.client._consuming import open_consumer, open_reader
+from danube.client._credentials import Credentials, FileName, file_name
 from danube.client._logs import Logs
 from danube.client._options import ClientOptions, Environment
+from danube.client._pool import Pool
 from danube.client._producer import Producer
 from danube.client._producing import Batching, open_producer
 from danube.client._reader import Reader
 from danube.client._requests import Handler, Requester, Responder, open_requester, open_responder
+from danube.client._security import Security
 from danube.client._stages import Stages
 from danube.client._storages import Storages
 from danube.client._tasks import background_tasks
-from danube.client._url import parse_url
+from danube.client._url import has_tls, parse_url
 from danube.model import api
-from danube.model.errors import NotFoundError
+from danube.model.errors import ConfigurationError, NotFoundError
 from danube.model.limits import MIB, Limits
 from danube.model.names import partition_name, validate_name, validate_topic
 from danube.model.policies import LATEST, Durability, ProducerAccess, SubscriptionPolicy, SubscriptionType
+from danube.wire.client import ClientTls
 
 __all__ = ["Client", "connect"]
+
+_LONG_WAIT_S: Final = 1.0
 
 
 @asynccontextmanager
@@ -54,23 +62,42 @@ async def connect(
     reconnect_max_s: float = 5.0,
     reconnect_timeout_s: float | None = 60.0,
     close_timeout_s: float = 10.0,
+    ca: FileName | None = None,
+    cert: FileName | None = None,
+    key: FileName | None = None,
+    token: str | None = None,
+    token_file: FileName | None = None,
+    token_supplier: Callable[[], str] | None = None,
+    api_key: str | None = None,
     limits: Limits | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[Client]:
-    """Connect to a broker: ``async with danube.connect("danube://127.0.0.1:6650") as client``.
+    """Connect to a broker or a cluster: ``async with danube.connect("danube://127.0.0.1:6650") as client``.
 
-    Works under Trio and asyncio. When the connection breaks it is restored in the background; producers and consumers
-    resume by themselves, and calls wait.
+    Works under Trio and asyncio. When a connection breaks it is restored in the background; producers and consumers
+    resume by themselves, and calls wait. In a cluster each producer and consumer is connected to the owner of its
+    topic or partition, and follows it when it changes; other calls go to any broker. The client learns the other
+    brokers from the first one, and does without that one if it dies.
 
     Args:
-        url: ``danube://host[:port]``, default port 6650; several addresses separated by commas are tried in turn.
+        url: ``danube://host[:port]``, default port 6650; of a cluster, any of its brokers. Several addresses, separated
+            by commas, are tried in turn: name more than one, for when a broker is down as the client starts. With
+            ``danube+tls://`` all connections use TLS, and the certificate of each broker must name its host.
         connect_timeout_s: for the connection and handshake with one address.
-        request_timeout_s: for one call, and for opening a producer or consumer.
+        request_timeout_s: for one call with all its attempts, and for opening a producer or consumer.
         reconnect_initial_s: delay before the second attempt to reconnect; it doubles, with jitter ...
         reconnect_max_s: ... up to this.
-        reconnect_timeout_s: how long a lost connection may take to come back before producers and consumers fail with
-            ConnectionLostError; None means forever.
+        reconnect_timeout_s: how long a lost connection, or the owner of a topic, may be away before producers and
+            consumers fail with the last error, such as ConnectionLostError or OwnerAwayError; None means forever.
         close_timeout_s: how long leaving a producer waits for its messages, or a consumer for its acknowledgements.
+        ca: file (PEM) of the authorities that sign the brokers' certificates, instead of the system's. This file and
+            the next two are read again for new connections when they change.
+        cert: file (PEM) of the client's own certificate and its chain, for brokers that ask for one.
+        key: file (PEM) of its key, if that is in another file.
+        token: proof of who the client is, sent with every call and stream; over ``danube://`` to this machine only.
+        token_file: file with nothing but the token; read again when it changes.
+        token_supplier: function that returns the token, for each call and stream; it must not block.
+        api_key: an API key, instead of a token.
         limits: sizes and keep-alive times of this side.
         environment: clock, randomness and network, for tests and simulations.
 
@@ -78,6 +105,7 @@ async def connect(
         ConfigurationError: the URL or an option is invalid.
         ConnectionLostError: no address answers now; the first connection is not retried.
     """
+    seeds = parse_url(url)
     options = ClientOptions(
         connect_timeout_s=connect_timeout_s,
         request_timeout_s=request_timeout_s,
@@ -87,18 +115,40 @@ async def connect(
         close_timeout_s=close_timeout_s,
         limits=limits or Limits(),
         environment=environment or Environment(),
+        tls=_tls(url, ca=ca, cert=cert, key=key),
+        credentials=Credentials(
+            token=token, token_file=token_file, token_supplier=token_supplier, api_key=api_key, clock_s=time.monotonic
+        ),
     )
-    connection = Connection(parse_url(url), options)
+    for seed in seeds:
+        if not options.may_prove(seed.host):
+            raise ConfigurationError(
+                f"{seed} is another machine, and credentials are not sent there without TLS; use danube+tls://"
+            )
+    pool = Pool(seeds, options)
     async with background_tasks() as group:
-        await group.start(connection.run)
-        yield Client(connection)
+        await group.start(pool.run)
+        yield Client(pool)
+
+
+def _tls(url: str, **files: FileName | None) -> ClientTls | None:
+    names = {option: file_name(option, value) for option, value in files.items() if value is not None}
+    if not has_tls(url):
+        for option in names:
+            raise ConfigurationError(f"{option} has no effect without TLS; use a URL with danube+tls://")
+        return None
+    from danube.wire.tls import ClientFiles
+
+    return ClientFiles(**names)
 
 
 class Client:
-    """A connection to a broker; made by :func:`connect`. Use it in the event loop in which it was made."""
+    """Connections to a broker or a cluster; made by :func:`connect`. Use it in the event loop in which it was made."""
 
     admin: Admin
     """Topics, namespaces, subscriptions and policies."""
+    security: Security
+    """Access control: roles, bindings, principals, API keys and tokens."""
     storages: Storages
     """Storages of sealed history: their state, checks and repairs, and restoring topics from one."""
     logs: Logs
@@ -106,17 +156,26 @@ class Client:
     stages: Stages
     """Staged publishing: messages of many tasks that become visible together."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.admin = Admin(connection)
-        self.storages = Storages(connection)
-        self.logs = Logs(connection)
-        self.stages = Stages(connection)
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.admin = Admin(pool)
+        self.security = Security(pool)
+        self.storages = Storages(pool)
+        self.logs = Logs(pool)
+        self.stages = Stages(pool)
 
     @property
     def connected(self) -> bool:
         """Whether there is a live connection at this moment."""
-        return self._connection.connected
+        return self._pool.connected
+
+    @property
+    def waiting(self) -> str | None:
+        """What calls, producers or consumers have been waiting for, for more than a second; None: for nothing.
+
+        A sentence: the error after which they try again, or which broker has not answered yet.
+        """
+        return self._pool.waits.longest(anyio.current_time(), _LONG_WAIT_S)
 
     @asynccontextmanager
     async def producer(
@@ -171,14 +230,14 @@ class Client:
         check_count("partitions", partitions)
         request = api.PublishOpen(
             topic,
-            name or self._connection.options.environment.random_name("producer"),
+            name or self._pool.options.environment.random_name("producer"),
             anonymous=name is None,
             access=choice(ProducerAccess, "access", access),
             durability=as_durability(durability),
             partitions=partitions,
         )
         topics = await self._topics(topic, partitions)
-        async with open_producer(self._connection, request, topics, batching) as producer:
+        async with open_producer(self._pool, request, topics, batching) as producer:
             yield producer
 
     @asynccontextmanager
@@ -222,7 +281,7 @@ class Client:
             SubscriptionBusyError: an exclusive subscription has a consumer already.
             SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: refused by the broker.
         """
-        options = self._connection.options
+        options = self._pool.options
         validate_topic(topic)
         validate_name("subscription", subscription)
         kind = choice(SubscriptionType, "type", type)
@@ -234,10 +293,19 @@ class Client:
         filters = checked_filters(key_filters, kind, options.limits)
         fields = policy_fields(policy)
         name = name or options.environment.random_name("consumer")
-        request = api.ConsumeOpen(topic, subscription, name, kind, position, time_us, filters, fields)
+        request = api.ConsumeOpen(
+            topic=topic,
+            subscription=subscription,
+            consumer_name=name,
+            type=kind,
+            start=position,
+            start_time_us=time_us,
+            key_filters=filters,
+            policy=fields,
+        )
         topics = await self._topics(topic, 0)
         async with open_consumer(
-            self._connection,
+            self._pool,
             request,
             topics,
             renew_leases=renew_leases,
@@ -278,7 +346,7 @@ class Client:
         start_positions(start if not isinstance(start, Mapping) else {}, 1)  # reports invalid values without a broker
         topics = await self._topics(topic, 0)
         async with open_reader(
-            self._connection,
+            self._pool,
             topic,
             name or "",
             topics,
@@ -338,6 +406,7 @@ class Client:
     async def _topics(self, topic: str, partitions: int) -> list[str]:
         """Return the topics of a name; for a topic that does not exist yet, those that opening will create."""
         try:
-            return (await self.admin.lookup_topic(topic)).topics
+            found = await self.admin.lookup_topic(topic)
         except NotFoundError:
             return [partition_name(topic, index) for index in range(partitions)] or [topic]
+        return found.topics

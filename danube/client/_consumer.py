@@ -84,18 +84,14 @@ class Consumer(Receiver[Feed]):
         """
         await anyio.lowlevel.checkpoint()
         targets = [(feed, feed.ledger.next_token) for feed in self._feeds if not feed.ledger.settled]
-        for feed, _ in targets:
-            feed.flush_waiters += 1
+        for feed, token in targets:
+            feed.awaited_token = max(feed.awaited_token, token)
         self._wake()
-        try:
-            for feed, token in targets:
-                while feed.confirmed_token < token:
-                    if feed.error is not None:
-                        raise copy_error(feed.error)
-                    await self._confirmations[feed.partition].wait()
-        finally:
-            for feed, _ in targets:
-                feed.flush_waiters -= 1
+        for feed, token in targets:
+            while feed.confirmed_token < token:
+                if feed.error is not None:
+                    raise copy_error(feed.error)
+                await self._confirmations[feed.partition].wait()
 
     def _confirmed(self, feed: Feed) -> None:
         confirmation = self._confirmations.pop(feed.partition, None)

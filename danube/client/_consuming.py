@@ -20,14 +20,14 @@ from danube.model import api
 from danube.model.errors import DanubeError, DeadlineExceededError
 
 if TYPE_CHECKING:
-    from danube.client._connection import Connection
+    from danube.client._pool import Pool
 
 __all__ = ["open_consumer", "open_reader"]
 
 
 @asynccontextmanager
 async def open_consumer(
-    connection: Connection,
+    pool: Pool,
     request: api.ConsumeOpen,
     topics: Sequence[str],
     *,
@@ -36,13 +36,13 @@ async def open_consumer(
     credit_bytes: int,
 ) -> AsyncIterator[Consumer]:
     """Open a consumer for ``request.topic``; ``topics`` are the topic itself or its partitions."""
-    close_timeout_s = connection.options.close_timeout_s
+    close_timeout_s = pool.options.close_timeout_s
     consumer = Consumer(
         request.topic,
         request.subscription,
         request.consumer_name,
         request.type,
-        connection.options.limits.max_batch_bytes,
+        pool.options.limits.max_batch_bytes,
     )
     feeds = []
     for index, one in enumerate(topics):
@@ -52,7 +52,7 @@ async def open_consumer(
             Feed(
                 index,
                 message,
-                limits=connection.options.limits,
+                limits=pool.options.limits,
                 confirmed=consumer._confirmed,
                 renewals=consumer._renewals,
                 renew_leases=renew_leases,
@@ -67,7 +67,7 @@ async def open_consumer(
     consumer._start(feeds)
     async with background_tasks() as group:
         await group.start(consumer._run_sender)
-        await start_all(group, [ConsumeStream(connection, feed).run for feed in feeds])
+        await start_all(group, [ConsumeStream(pool, feed).run for feed in feeds])
         try:
             yield consumer
             with anyio.move_on_after(close_timeout_s) as scope:
@@ -91,7 +91,7 @@ async def open_consumer(
 
 @asynccontextmanager
 async def open_reader(
-    connection: Connection,
+    pool: Pool,
     topic: str,
     name: str,
     topics: Sequence[str],
@@ -101,11 +101,13 @@ async def open_reader(
     credit_bytes: int,
 ) -> AsyncIterator[Reader]:
     """Open a reader of a topic; ``topics`` are the topic or its partitions, read from their positions (or times)."""
-    reader = Reader(topic, name, connection.options.limits.max_batch_bytes)
+    reader = Reader(topic, name, pool.options.limits.max_batch_bytes)
     feeds = [
         ReaderFeed(
             index,
-            api.ConsumeOpen(one, "", name, start=position, start_time_us=time_us, reader=True),
+            api.ConsumeOpen(
+                topic=one, subscription="", consumer_name=name, start=position, start_time_us=time_us, reader=True
+            ),
             credit_messages=credit_messages,
             credit_bytes=credit_bytes,
             arrived=reader._arrived,
@@ -118,7 +120,7 @@ async def open_reader(
     reader._start(feeds)
     async with background_tasks() as group:
         await group.start(reader._run_sender)
-        await start_all(group, [ConsumeStream(connection, feed).run for feed in feeds])
+        await start_all(group, [ConsumeStream(pool, feed).run for feed in feeds])
         try:
             yield reader
         finally:

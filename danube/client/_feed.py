@@ -62,7 +62,8 @@ class Feed(Inflow):
         **inflow: Any,
     ) -> None:
         super().__init__(partition, open_message, **inflow)
-        self.flush_waiters = 0
+        self.awaited_token = 0
+        """The last token whose confirmation the application waits for."""
         self._confirmed = confirmed
         """Called when the broker confirms acknowledgements, or the feed fails."""
         self.confirmed_token = 0
@@ -257,6 +258,11 @@ class Feed(Inflow):
         """Whether sent acknowledgements still need a token to be confirmed."""
         return self.ledger.unconfirmed and not self.ledger.token_pending
 
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the application waits for a confirmation by this topic, not only by others."""
+        return self.awaited_token > self.confirmed_token
+
     def _send_requests(self, stream: RequestStream, now_s: float) -> None:
         ledger = self.ledger
         place = self._place
@@ -271,7 +277,7 @@ class Feed(Inflow):
                 stream.send_nowait(_encode(api.Ack(ranges, generation)))
                 self._leases.settled(ranges)
         if not ledger.token_pending and (
-            self.flush_waiters
+            self._is_awaited
             or (
                 ledger.unconfirmed
                 and (now_s - self._last_token_s >= _CONFIRM_INTERVAL_S or ledger.sent_ranges >= _CONFIRM_RANGES)
@@ -374,7 +380,7 @@ class Feed(Inflow):
             self.confirmed_token = max(self.confirmed_token, reply.token)
             self._filter_all = False
             self._confirmed(self)
-            if self.flush_waiters:
+            if self._is_awaited:
                 self._wake()
         elif isinstance(reply, api.Sought):
             self._sought(reply.generation)

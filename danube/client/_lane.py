@@ -1,7 +1,7 @@
 """A lane sends the batches of one :class:`~danube.client._outbox.Outbox` over a publish stream.
 
-A lane exists as long as its producer; its streams are replaced. After a loss it opens the next stream with the same
-epoch, and the outbox sends all unanswered batches again.
+A lane exists as long as its producer; its streams are replaced. After a loss it opens the next stream, at the topic's
+present owner, with the same epoch, and the outbox sends all unanswered batches again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from danube.model import api
 from danube.model.errors import (
     ClosedError,
     DanubeError,
+    NotOwnerError,
+    OwnerFencedError,
     ProducerFencedError,
     ProtocolError,
     SequenceGapError,
@@ -29,7 +31,7 @@ from danube.model.errors import (
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
-    from danube.client._connection import Connection
+    from danube.client._pool import Pool
     from danube.model.policies import Durability
     from danube.wire import Message
     from danube.wire.client import Channel, ClientStream
@@ -53,7 +55,7 @@ class Lane:
 
     def __init__(
         self,
-        connection: Connection,
+        pool: Pool,
         partition: int,
         open_message: api.PublishOpen,
         outbox: Outbox,
@@ -68,8 +70,9 @@ class Lane:
         """Number of records of this producer that the broker had when the lane was first opened."""
         self.durability: Durability | None = None
         self._open_message = open_message
-        self._connection = connection
-        self._clock_us = connection.options.environment.clock_us
+        self._pool = pool
+        self._route = pool.route(self.topic)
+        self._clock_us = pool.options.environment.clock_us
         self._stream: ClientStream | None = None
         self._wake = wake
 
@@ -104,19 +107,22 @@ class Lane:
 
         A permanent error ends the lane: before ``started()`` it is raised, afterwards it fails all messages.
         """
-        retry = Retry(self._connection.options)
+        retry = Retry(self._pool)
         try:
             while True:
                 try:
-                    channel = await self._connection.channel()
+                    channel = await self._pool.follow(self._route)
                     await self._session(channel, retry, task_status)
                 except DanubeError as error:
                     self._detach()
+                    if self._route.failed(error):
+                        continue
                     reopen = error.retryable or isinstance(error, SequenceGapError | ProtocolError)
                     if not reopen or not await retry.wait(error):
-                        self.close(error)
+                        final = self._route.explained(error)
+                        self.close(final)
                         if not retry.succeeded_once:
-                            raise
+                            raise final from error.__cause__
                         return
         finally:
             self._detach()
@@ -129,11 +135,13 @@ class Lane:
     async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
         async with ask(channel, api.Method.PUBLISH) as stream:
             self._open_message.resume_epoch = self.outbox.epoch
+            self._open_message.topic_id = self._route.topic_id
             with retry.opening(f"opening a producer on {self.topic}"):
                 await stream.send(encoded(self._open_message))
                 answer = await receive_reply(stream, _decode, self.topic)
             if not isinstance(answer, api.PublishOpened):
                 raise ProtocolError(f"the broker answered PublishOpen with {type(answer).__name__}")
+            self._route.served(answer.topic_id)
             self.outbox.opened(answer)
             self._stream = stream
             self.pump()
@@ -173,6 +181,8 @@ class Lane:
             retry.accepted()
         elif isinstance(reply, api.PublishRefused):
             error = from_wire(reply.status, reply.code, reply.message, reply.details)
+            if isinstance(error, NotOwnerError | OwnerFencedError):
+                raise error  # the new owner gets all unanswered batches again
             verdict = self.outbox.refused(reply.base_sequence, error)
             if verdict is Verdict.FENCED:
                 raise ProducerFencedError(reply.message)

@@ -23,7 +23,7 @@ from danube.model.ids import TopicId
 from danube.model.query_api import RawBatch
 
 if TYPE_CHECKING:
-    from danube.client._connection import Connection
+    from danube.client._pool import Pool
     from danube.wire.client import ClientStream
 
 __all__ = ["LogReading"]
@@ -35,13 +35,12 @@ _decode = msgspec.msgpack.Decoder(api.ConsumeReply).decode
 class LogReading:
     """A range of a log being read; made by :meth:`Logs.read`. Iterate over it, in one task at a time."""
 
-    def __init__(
-        self, connection: Connection, topic: str, topic_id: TopicId, start: int, end: int, credit_bytes: int
-    ) -> None:
-        self._connection = connection
+    def __init__(self, pool: Pool, topic: str, topic_id: TopicId, start: int, end: int, credit_bytes: int) -> None:
+        self._pool = pool
+        self._route = pool.route(topic)
         self._topic = topic
         self._range = LogRange(topic, topic_id, start, end, credit_bytes)
-        self._retry = Retry(connection.options)
+        self._retry = Retry(pool)
         self._stack = AsyncExitStack()
         self._stream: ClientStream | None = None
 
@@ -84,18 +83,24 @@ class LogReading:
         except DanubeError as error:
             self._stream = None
             await self._stack.aclose()
+            if self._route.failed(error):
+                return
             if not (error.retryable or isinstance(error, ProtocolError)) or not await self._retry.wait(error):
-                raise
+                raise self._route.explained(error) from error.__cause__
 
     async def _open(self) -> None:
-        channel = await self._connection.channel()
+        channel = await self._pool.follow(self._route)
         stream = await self._stack.enter_async_context(ask(channel, api.Method.CONSUME))
         with self._retry.opening(f"reading {self._topic}"):
-            await stream.send(_encode(api.ConsumeOpen(self._topic, "", "", start=self._range.next_offset, reader=True)))
+            request = api.ConsumeOpen(
+                topic=self._topic, subscription="", consumer_name="", start=self._range.next_offset, reader=True
+            )
+            await stream.send(_encode(request))
             answer = await receive_reply(stream, _decode, self._topic)
         if not isinstance(answer, api.ConsumeOpened):
             raise ProtocolError(f"the broker answered ConsumeOpen with {type(answer).__name__}")
         self._range.check(answer)
+        self._route.served()
         self._retry.succeeded()
         self._stream = stream
         self._range.begin(stream, answer)

@@ -1,6 +1,7 @@
 """Reading ranges of topics, for query engines: ``client.logs``.
 
-All of these calls only read, so they are repeated when the connection breaks.
+All of these calls only read, so they are repeated when the connection breaks. In a cluster they are made to the owners
+of the topics.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from danube.client._checks import (
     check_seconds,
     check_text,
 )
-from danube.client._log_pages import has_news, join_parts, milliseconds
+from danube.client._log_pages import has_news, join_parts
 from danube.client._log_reading import LogReading
+from danube.client._log_states import StateGatherer
 from danube.client._retry import Retry
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, TopicNotFoundError
 from danube.model.ids import NO_TOPIC, Offset, TopicId
@@ -33,12 +35,10 @@ from danube.model.query_api import (
     FindOffset,
     FoundOffset,
     GetLogParts,
-    GetLogStates,
     GetTopicNames,
     LogParts,
     LogPartsPage,
     LogState,
-    LogStates,
     QueryMethod,
     TopicNames,
     gaps_of,
@@ -46,7 +46,7 @@ from danube.model.query_api import (
 )
 
 if TYPE_CHECKING:
-    from danube.client._connection import Connection
+    from danube.client._pool import Pool
 
 __all__ = ["Logs"]
 
@@ -59,8 +59,9 @@ class Logs:
     Offsets are of messages; ranges are half-open.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._states = StateGatherer(pool)
 
     async def states(
         self,
@@ -97,15 +98,14 @@ class Logs:
                 found = await self._query(QueryMethod.NAMES, GetTopicNames(), TopicNames)
                 names, version = [name for name in found.names if matches is None or matches(name)], found.version
             wait_s = 0.0 if known is None else max(0.0, deadline - anyio.current_time())
-            request = GetLogStates(list(names), known or {}, milliseconds(wait_s), version)
             try:
-                answer = await self._query(QueryMethod.STATE, request, LogStates, wait_s)
+                states = await self._states.states(names, known, wait_s, version)
             except TopicNotFoundError:
                 if topics:
                     raise
                 continue  # deleted since: it is no longer among the names
-            if not wait_s or known is None or has_news(answer.states, known):
-                return answer.states
+            if not wait_s or known is None or has_news(states, known):
+                return states
 
     async def parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
         """Return the places of the sealed batches of a range of offsets, for reading them from the storage.
@@ -124,7 +124,7 @@ class Logs:
         pages: list[LogPartsPage] = []
         offset = begin
         while not pages or pages[-1].more:
-            page = await self._query(QueryMethod.PARTS, GetLogParts(topic, offset, limit), LogPartsPage)
+            page = await self._query(QueryMethod.PARTS, GetLogParts(topic, offset, limit), LogPartsPage, topic)
             if pages and page.topic_id != pages[0].topic_id:
                 raise FailedPreconditionError(f"topic {topic!r} was deleted and created again meanwhile; ask again")
             pages.append(page)
@@ -164,9 +164,8 @@ class Logs:
             if time.tzinfo is None:
                 raise InvalidArgumentError(f"time {time} has no time zone; use datetime(..., tzinfo=timezone.utc)")
             time = max(0, round(time.timestamp() * 1_000_000))
-        return (
-            await self._query(QueryMethod.OFFSET_AT, FindOffset(topic, check_count("time", time)), FoundOffset)
-        ).offset
+        request = FindOffset(topic, check_count("time", time))
+        return (await self._query(QueryMethod.OFFSET_AT, request, FoundOffset, topic)).offset
 
     @asynccontextmanager
     async def read(
@@ -196,13 +195,16 @@ class Logs:
             raise InvalidArgumentError(f"offsets [{start}, {end}) are not a range")
         check_count("credit_bytes", credit_bytes, 1)
         check_count("topic_id", topic_id)
-        reading = LogReading(self._connection, topic, topic_id, start, end, credit_bytes)
+        reading = LogReading(self._pool, topic, topic_id, start, end, credit_bytes)
         try:
             yield reading
         finally:
             await reading._close()
 
-    async def _query(self, path: str, request: Any, kind: type[T], wait_s: float = 0.0) -> T:
-        options = self._connection.options
-        limit_s = options.request_timeout_s + wait_s
-        return await Retry(options).repeat(partial(self._connection.attempt, path, request, kind, timeout_s=limit_s))
+    async def _query(self, path: str, request: Any, kind: type[T], topic: str = "") -> T:
+        """Ask any broker, or about a topic its owner."""
+        options, route = self._pool.options, self._pool.route(topic)
+        return await Retry(self._pool).repeat(
+            partial(self._pool.attempt, path, request, kind, timeout_s=options.request_timeout_s, route=route),
+            options.request_timeout_s,
+        )

@@ -11,8 +11,11 @@ import msgspec
 from anyio.abc import ByteStream
 
 from danube.client._checks import check_seconds
+from danube.client._credentials import Credentials
+from danube.model.addresses import is_loopback
 from danube.model.errors import ConfigurationError, InvalidArgumentError
 from danube.model.limits import Limits, check_limits
+from danube.wire.client import ClientTls
 
 __all__ = ["Backoff", "ClientOptions", "Connect", "Environment"]
 
@@ -45,7 +48,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 5.0
     """For one address: TCP connection and HTTP/2 handshake."""
     request_timeout_s: float = 30.0
-    """For one unary call, and for opening a producer or consumer."""
+    """For one unary call, with all its attempts, connecting included; and for opening a producer or consumer."""
     reconnect_initial_s: float = 0.1
     """Delay before the second attempt to reconnect; it doubles with each further one, and is jittered."""
     reconnect_max_s: float = 5.0
@@ -58,6 +61,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and keep-alive times of this side of the connection."""
     environment: Environment = msgspec.field(default_factory=Environment)
     """Seams for tests and simulations."""
+    tls: ClientTls | None = None
+    """Verifies brokers; None: connections are opened without TLS."""
+    credentials: Credentials | None = None
+    """What the client proves itself with; None: nothing."""
 
     def __post_init__(self) -> None:
         try:
@@ -72,6 +79,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigurationError(f"{name} is a {kind.__name__}, not {type(getattr(self, name)).__name__}")
         check_limits(self.limits)
+
+    def may_prove(self, host: str) -> bool:
+        """Return whether the client may send what credentials it has to a host: with TLS, or on this machine."""
+        return not self.credentials or self.tls is not None or self.environment.connect is not None or is_loopback(host)
 
     def backoff(self) -> Backoff:
         """Return the delays of one series of attempts."""

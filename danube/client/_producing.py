@@ -19,7 +19,7 @@ from danube.model.batch import Codec
 from danube.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from danube.client._connection import Connection
+    from danube.client._pool import Pool
     from danube.model import api
 
 __all__ = ["Batching", "open_producer"]
@@ -46,10 +46,10 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def open_producer(
-    connection: Connection, request: api.PublishOpen, topics: Sequence[str], batching: Batching
+    pool: Pool, request: api.PublishOpen, topics: Sequence[str], batching: Batching
 ) -> AsyncIterator[Producer]:
     """Open a producer for ``request.topic``; ``topics`` are the topic itself or its partitions."""
-    options = connection.options
+    options = pool.options
     topic, base_name = request.topic, request.producer_name
     partitioned = topics != [topic]
     budget = Budget(batching.max_buffered_bytes)
@@ -67,7 +67,7 @@ async def open_producer(
         message.topic = one
         if partitioned:
             message.producer_name = f"{base_name}-{index}"
-        lanes.append(Lane(connection, index, message, outbox, producer._wake))
+        lanes.append(Lane(pool, index, message, outbox, producer._wake))
     async with background_tasks() as group:
         await group.start(producer._run_sender)
         await start_all(group, [lane.run for lane in lanes])

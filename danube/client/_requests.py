@@ -247,7 +247,7 @@ async def open_requester(
     check_seconds("timeout_s", timeout_s)
     check_count("max_outstanding", max_outstanding, 1)
     await _create_topics(client, topic)
-    identity = client._connection.options.environment.random_name("requester")
+    identity = client._pool.options.environment.random_name("requester")
     async with (
         client.reader(replies_topic(topic), start=LATEST, name=identity) as reader,
         client.producer(topic) as producer,

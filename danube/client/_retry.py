@@ -19,7 +19,8 @@ from danube.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from danube.client._options import ClientOptions
+    from danube.client._pool import Pool
+    from danube.client._waits import Wait
     from danube.wire.client import Channel, ClientStream
 
 __all__ = ["Retry", "ask", "decode_reply", "receive_reply"]
@@ -33,9 +34,12 @@ _LEAVE_TIMEOUT_S = 1.0
 class Retry:
     """Decides when to open a stream again, and when to give up."""
 
-    def __init__(self, options: ClientOptions) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.succeeded_once = False
-        self._options = options
+        options = self._options = pool.options
+        self._waits = pool.waits
+        self._wait: Wait | None = None
+        """While the stream is not open, or the call not answered."""
         self._backoff = options.backoff()
         self._refused_backoff = options.backoff()
         self._failing_since: float | None = None
@@ -44,6 +48,7 @@ class Retry:
     def opening(self, what: str) -> Iterator[None]:
         """Limit one attempt to ``request_timeout_s``."""
         limit_s = self._options.request_timeout_s
+        self._begin_wait()
         with anyio.move_on_after(limit_s) as scope:
             yield
         if scope.cancelled_caught:
@@ -54,6 +59,7 @@ class Retry:
         self.succeeded_once = True
         self._failing_since = None
         self._backoff.reset()
+        self._end_wait()
 
     async def wait(self, error: DanubeError) -> bool:
         """Wait before the next attempt; return False if the caller must give up.
@@ -65,6 +71,7 @@ class Retry:
             and isinstance(error, LimitExceededError)
             and not isinstance(error, JournalFullError)
         ):
+            self._end_wait()
             return False
         now_s = anyio.current_time()
         if self._failing_since is None:
@@ -72,18 +79,44 @@ class Retry:
         limit_s = self._options.reconnect_timeout_s if self.succeeded_once else self._options.request_timeout_s
         delay_s = self._backoff.next_delay_s()
         if limit_s is not None and now_s + delay_s - self._failing_since > limit_s:
+            self._end_wait()
             return False
+        self._begin_wait().reason = error.message
         await anyio.sleep(delay_s)
         return True
 
-    async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that may be repeated until it succeeds, fails for good, or has failed for too long."""
-        while True:
-            try:
-                return await call()
-            except DanubeError as error:
-                if not error.retryable or not await self.wait(error):
-                    raise
+    async def repeat(self, call: Callable[[], Awaitable[T]], limit_s: float | None = None) -> T:
+        """Make a call that may be repeated until it succeeds, fails for good, or has failed for too long.
+
+        Args:
+            call: one attempt.
+            limit_s: of all attempts together; then the error of the last one is raised.
+        """
+        failure: DanubeError | None = None
+        self._begin_wait()
+        try:
+            with anyio.move_on_after(limit_s):
+                while True:
+                    try:
+                        return await call()
+                    except DanubeError as error:
+                        failure = error
+                        if not error.retryable or not await self.wait(error):
+                            raise
+            raise failure or DeadlineExceededError(f"no answer within {limit_s:g} s")
+        finally:
+            failure = None  # it refers to this frame
+            self._end_wait()
+
+    def _begin_wait(self) -> Wait:
+        if self._wait is None:
+            self._wait = self._waits.begin(anyio.current_time())
+        return self._wait
+
+    def _end_wait(self) -> None:
+        if self._wait is not None:
+            self._waits.end(self._wait)
+            self._wait = None
 
     def refused_delay_s(self) -> float:
         """Return how long to wait after a batch was refused temporarily."""

@@ -10,11 +10,16 @@ Tasks stage, the driver commits::
 
 A stage is bound to one connection: when that breaks, the stage has failed, and the task stages again. A commit may be
 repeated any number of times, and the client repeats it by itself while the broker is unreachable.
+
+In a cluster a stage is held by the broker that owns its topic, and a commit is atomic at one broker. So all topics of a
+batch must have the same owner: if they do not, give each topic or partition a producer of its own. A topic that moves
+leaves its stages behind: their commit is refused, and the job stages again.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -27,31 +32,39 @@ from danube.client._lane import frame_batch
 from danube.client._payloads import pieces
 from danube.client._retry import Retry, receive_reply
 from danube.client._stage_checks import check_batch, checked_stages, measured
-from danube.model import stage_api
+from danube.model import api, stage_api
 from danube.model.batch import Codec, Record, encode_part
 from danube.model.errors import (
+    CallRefusedError,
     ClosedError,
+    ConnectionLostError,
+    DanubeError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     MessageTooLargeError,
+    NotFoundError,
+    OwnerAwayError,
     ProtocolError,
 )
 from danube.model.ids import NO_PRODUCER, NO_PRODUCER_EPOCH
 from danube.model.limits import MIB
-from danube.model.names import validate_topic
+from danube.model.names import split_partition, validate_topic
 from danube.model.stage_api import StageCommit, StagedBatch, StageMethod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from danube.client._connection import Connection
+    from danube.client._pool import Pool
+    from danube.client._route import Route
+    from danube.client._url import Address
     from danube.wire.client import ClientStream
 
 __all__ = ["Stage", "Stages"]
 
 _PART_BYTES: Final = 1 * MIB
 _PART_RECORDS: Final = 50_000
+_MOST_PLACES: Final = 4
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(stage_api.StageReply).decode
@@ -176,9 +189,9 @@ class Stage:
 class Stages:
     """Stages messages, and commits stages atomically; it is :attr:`Client.stages`."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._options = connection.options
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._options = pool.options
 
     @asynccontextmanager
     async def open(
@@ -214,10 +227,36 @@ class Stages:
         if compression not in (None, "lz4", "zstd"):
             raise InvalidArgumentError(f"compression {compression!r} is unknown; known are 'lz4' and 'zstd'")
         codec = Codec.NONE if compression is None else Codec[compression.upper()]
-        channel = await self._connection.channel()
-        async with channel.open_stream(StageMethod.STAGE) as stream:
-            opened = await self._opened(stream, stage_api.StageOpen(topic, producer, batch_id, attempt, write_id))
+        stream, opened = await self._open(stage_api.StageOpen(topic, producer, batch_id, attempt, write_id))
+        async with stream:
             yield Stage(stream, topic, opened, codec, self._options.environment.clock_us)
+
+    async def _open(self, request: stage_api.StageOpen) -> tuple[ClientStream, stage_api.StageOpened]:
+        """Open a stage at the owner of its topic; repeat what was refused unexecuted, up to ``request_timeout_s``."""
+        route, backoff = self._pool.route(request.topic), self._options.backoff()
+        give_up_at = anyio.current_time() + self._options.request_timeout_s
+        while True:
+            stream: ClientStream | None = None
+            try:
+                channel = await self._pool.follow(route)
+                stream = channel.open_stream(StageMethod.STAGE)
+                opened = await self._opened(stream, request)
+            except BaseException as error:
+                if stream is not None:
+                    stream.cancel()
+                if not isinstance(error, DanubeError):
+                    raise
+                if route.failed(error):
+                    continue
+                delay_s = backoff.next_delay_s()
+                unsent = stream is None and isinstance(error, ConnectionLostError) and route.asked is not None
+                executed = not isinstance(error, CallRefusedError) and not unsent
+                if executed or anyio.current_time() + delay_s > give_up_at:
+                    raise route.explained(error) from error.__cause__
+            else:
+                route.served()
+                return stream, opened
+            await anyio.sleep(delay_s)
 
     async def _opened(self, stream: ClientStream, request: stage_api.StageOpen) -> stage_api.StageOpened:
         limit_s = self._options.request_timeout_s
@@ -247,7 +286,7 @@ class Stages:
 
         Raises:
             FailedPreconditionError: a stage is missing, has expired, or belongs to another producer or batch, or its
-                topic was deleted. Nothing is committed.
+                topic was deleted; or the topics are owned by several brokers. Nothing is committed.
             InvalidArgumentError: a stage is named twice.
             UnavailableError: the broker has decided to commit, and cannot finish now (the message says why). It
                 continues by itself; commit again to get the outcome.
@@ -265,7 +304,8 @@ class Stages:
         request = stage_api.CommitStages(
             producer, batch_id, [stage.stage_id for stage in stages if stage.stage_id], label
         )
-        return await self._stage_call(StageMethod.COMMIT, request, StageCommit, patient=True)
+        topics = {stage.topic for stage in stages if stage.stage_id}
+        return await self._at_owner(topics, StageMethod.COMMIT, request, StageCommit, patient=True)
 
     async def abort(
         self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = (), *, write_id: str = ""
@@ -294,25 +334,102 @@ class Stages:
             last = await self.last_batch(producer)
             return last is not None and last >= batch_id
         request = stage_api.AbortStages(producer, batch_id, [number for number in ids if number], write_id)
-        return (await self._stage_call(StageMethod.ABORT, request, stage_api.AbortedStages)).committed
+        if stages:
+            topics = {stage.topic for stage in stages}
+            return (await self._at_owner(topics, StageMethod.ABORT, request, stage_api.AbortedStages)).committed
+        return any(
+            each.committed for each in await self._everywhere(StageMethod.ABORT, request, stage_api.AbortedStages)
+        )
 
     async def last_batch(self, producer: str) -> int | None:
         """Return the last committed batch of a producer; None if there is none, or the broker has forgotten it."""
         check_batch(producer, 0)
         request = stage_api.LastBatch(producer)
-        return (await self._stage_call(StageMethod.LAST_BATCH, request, stage_api.LastBatchIs)).batch_id
+        found = await self._everywhere(StageMethod.LAST_BATCH, request, stage_api.LastBatchIs)
+        return max((each.batch_id for each in found if each.batch_id is not None), default=None)
 
     async def describe(self, producer: str = "") -> stage_api.StageList:
-        """Return the stages of a producer, the oldest first, and the totals of the broker.
+        """Return the stages of a producer, the oldest first of each broker, and the totals of all brokers.
 
         Args:
             producer: empty for the stages of all producers.
         """
-        return await self._stage_call(StageMethod.LIST, stage_api.ListStages(producer), stage_api.StageList)
+        lists = await self._everywhere(StageMethod.LIST, stage_api.ListStages(producer), stage_api.StageList)
+        if len(lists) == 1:
+            return lists[0]
+        return stage_api.StageList(
+            [stage for each in lists for stage in each.stages],
+            sum(each.total for each in lists),
+            sum(each.size_bytes for each in lists),
+            sum(each.limit_bytes for each in lists),
+        )
 
-    async def _stage_call(self, path: str, request: Any, kind: type[T], *, patient: bool = False) -> T:
-        """Make a call that is repeated after a connection loss. With ``patient`` it has no deadline."""
-        retry = Retry(self._options)
-        retry.succeeded_once = True  # there was a connection: it may take reconnect_timeout_s to be restored
+    # --- Brokers ---
+
+    async def _at_owner(
+        self, topics: AbstractSet[str], path: str, request: Any, kind: type[T], *, patient: bool = False
+    ) -> T:
+        """Make a call to the broker that owns topics; repeat it after a connection loss.
+
+        With ``patient`` it has no deadline.
+
+        Raises:
+            FailedPreconditionError: they have several owners.
+        """
         limit_s = None if patient else self._options.request_timeout_s
-        return await retry.repeat(partial(self._connection.attempt, path, request, kind, timeout_s=limit_s))
+
+        async def call() -> T:
+            route = await self._route_to(topics)
+            return await self._pool.attempt(path, request, kind, timeout_s=limit_s, route=route)
+
+        return await self._retry().repeat(call)
+
+    async def _route_to(self, topics: AbstractSet[str]) -> Route:
+        """Return the way to the one owner of topics; to any broker if there are no topics, or no other broker."""
+        timeout_s = self._options.request_timeout_s
+        owners: dict[str, str] = {}
+        for base in sorted({(split_partition(topic) or (topic, 0))[0] for topic in topics}):
+            try:
+                found = await self._pool.attempt(
+                    api.Method.LOOKUP_TOPIC, api.LookupTopic(base), api.TopicPartitions, timeout_s=timeout_s
+                )
+            except NotFoundError:
+                continue  # the broker reports that it was deleted
+            self._pool.learn(found)
+            owners |= {
+                topic: owner.address
+                for topic, owner in zip(found.topics, found.owners, strict=False)
+                if topic in topics
+            }
+        route = self._pool.route(min(owners, default=""))
+        away = [topic for topic, address in sorted(owners.items()) if not address]
+        if away:
+            raise OwnerAwayError(f"the broker that owns topic {away[0]!r}, and holds its stages, is away")
+        if len(set(owners.values())) > 1:
+            places = [f"{topic} ({address})" for topic, address in sorted(owners.items())]
+            shown = ", ".join(places[:_MOST_PLACES]) + (" ..." if len(places) > _MOST_PLACES else "")
+            raise FailedPreconditionError(
+                f"the topics of this batch have several owners: {shown}. A batch is committed at one broker: give each"
+                " topic or partition a producer of its own"
+            )
+        return route
+
+    async def _everywhere(self, path: str, request: Any, kind: type[T]) -> list[T]:
+        """Make a call to every broker of the cluster; repeat all after a connection loss.
+
+        Raises:
+            DanubeError: one of them does not answer, so the answer would not be complete.
+        """
+        return await self._retry().repeat(partial(self._ask_everywhere, path, request, kind))
+
+    async def _ask_everywhere(self, path: str, request: Any, kind: type[T]) -> list[T]:
+        timeout_s = self._options.request_timeout_s
+        info = await self._pool.attempt(api.Method.INFO, api.Empty(), api.BrokerInfo, timeout_s=timeout_s)
+        known = [self._pool.brokers.learn(text) for text in info.brokers]
+        places: list[Address | None] = [address for address in known if address is not None] or [None]
+        return [await self._pool.ask(place, path, request, kind, timeout_s=timeout_s) for place in places]
+
+    def _retry(self) -> Retry:
+        retry = Retry(self._pool)
+        retry.succeeded_once = True  # there was a connection: it may take reconnect_timeout_s to be restored
+        return retry

@@ -15,7 +15,7 @@ from danube.model import api, history_api
 from danube.model.history_api import HistoryMethod
 
 if TYPE_CHECKING:
-    from danube.client._connection import Connection
+    from danube.client._pool import Pool
 
 __all__ = ["Storages"]
 
@@ -29,12 +29,12 @@ class Storages:
     work. None waits as long as the connection exists.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
     async def status(self) -> history_api.StoragesStatus:
         """Return the storages of the broker: capabilities, state, and the progress of sealing."""
-        timeout_s = self._connection.options.request_timeout_s
+        timeout_s = self._pool.options.request_timeout_s
         return await self._call(HistoryMethod.STORAGES_STATUS, api.Empty(), history_api.StoragesStatus, timeout_s)
 
     async def check(
@@ -107,4 +107,4 @@ class Storages:
 
     async def _call(self, path: str, request: Any, kind: type[T], timeout_s: float | None) -> T:
         limit_s = None if timeout_s is None else check_seconds("timeout_s", timeout_s)
-        return await self._connection.unary(path, request, kind, timeout_s=limit_s)
+        return await self._pool.unary(path, request, kind, timeout_s=limit_s)

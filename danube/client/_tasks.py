@@ -6,16 +6,18 @@ and failures of background tasks are raised by calls of the application instead 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from danube.model.errors import DanubeError
 
-__all__ = ["background_tasks", "copy_error", "start_all"]
+__all__ = ["background_tasks", "copy_error", "start_all", "together"]
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -61,3 +63,21 @@ def copy_error(error: DanubeError) -> DanubeError:
     copy = type(error)(error.message, error.details)
     copy.__cause__ = error.__cause__
     return copy
+
+
+async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Make calls at the same time; return their results in order, or raise the first error as it is."""
+    if len(calls) == 1:
+        return [await calls[0]()]
+    results: dict[int, T] = {}
+
+    async def run(index: int) -> None:
+        results[index] = await calls[index]()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for index in range(len(calls)):
+                group.start_soon(run, index)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [results[index] for index in range(len(calls))]

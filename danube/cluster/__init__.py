@@ -10,6 +10,11 @@ Decisions are pure; shells carry them out, over any metadata store.
 ``ownership``          the owner of a topic: this broker, another one, or one that is away
 ``placement``          which broker gets a new topic, or one whose owner has died
 ``coordinator``        what has to be done, given everything that the metadata say
+``absences``           for how long brokers have been away, as this one has seen it
+``status``             the status of the cluster, composed from its tables and what brokers tell of themselves
+``explain``            what is the matter with a broker or a topic, in sentences
+``checkup``            the checks of ``danube doctor --cluster``
+``asking``             what brokers ask each other for all that
 ``gathering``          shell: asks the listed brokers until ``forming`` decides
 ``membership``         shell: this broker's record and session, and its view of the others
 ``coordinating``       shell: the election of the coordinator, and its actions

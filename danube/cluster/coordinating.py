@@ -4,10 +4,13 @@ Every broker runs :meth:`Coordinating.run`. One of them holds the key ``/coordin
 session: when the session ends the key vanishes, and whichever broker creates it next is the coordinator. Its changes
 are conditional on that key's revision, so those of a former one that are still on their way are refused.
 
-The coordinator follows the tables of the cluster and decides again when one has changed, and every
-:data:`LOOK_S`. The tables are followed one by one, so together they may show a state that never was. An action names
-the revisions of all rows that it depends on. The absence of a row has no revision: before an assignment is deleted
-because its topic does not exist, the topics are listed.
+The coordinator follows the tables of the cluster and decides again when one has changed, and every :data:`LOOK_S`; less
+often if there are so many topics that looking at all of them takes long, and none waits for an owner
+(:mod:`danube.cluster.survey`). The tables are followed one by one, so
+together they may show a state that never was. An action names the revisions of all rows that it depends on. The
+absence of a row has no revision: before an assignment is deleted because its topic does not exist, the topics are
+listed. A deleted topic is listed in a note until all owners have removed what they have of it, and then their
+assignments.
 """
 
 from __future__ import annotations
@@ -21,37 +24,37 @@ import trio
 
 from danube.cluster.coordinator import (
     Action,
-    AssignedTopic,
     AssignTopic,
     DeleteAssignment,
     DeleteObject,
     Garbage,
     GiveUpCreation,
     Picture,
-    PicturedTopic,
     decide,
 )
 from danube.cluster.membership import Membership
+from danube.cluster.noticing import Noticing
 from danube.cluster.placement import Candidate
 from danube.cluster.records import (
     ASSIGNMENTS,
     COORDINATOR,
     CREATING,
     SESSIONS,
-    BrokerState,
     CoordinatorRecord,
     CreatingRecord,
     broker_name,
-    parse_broker,
-    parse_topic_id,
+    is_topic_key,
+    is_topic_name,
     topic_key,
 )
-from danube.metadata import Condition, Delete, MetadataStore, Put, RowChange, Table
+from danube.cluster.survey import Survey
+from danube.metadata import Condition, Delete, KeyValue, MetadataStore, Put, RowChange, Table, may_pass
 from danube.metadata.table import decode_record
-from danube.model.errors import MetadataConflictError, NotFoundError, UnavailableError
+from danube.model.errors import DanubeError, MetadataConflictError, NotFoundError, UnavailableError
 from danube.model.ids import BrokerId, TopicId
 from danube.model.names import split_partition
-from danube.model.records import TopicRecord, decode_topic, members
+from danube.model.records import TopicRecord, decode_topic
+from danube.peers import Peers
 
 __all__ = ["LOOK_S", "Coordinating"]
 
@@ -63,10 +66,19 @@ _SETTLE_S: Final = 0.05
 """Pause after a change, so that one decision covers all changes of a moment."""
 _TOPICS: Final = "/topics"
 _HOLDER: Final = "holder"
+_DELETED: Final = "/deleted/"
+_WORK_SHARE: Final = 0.05
+"""Share of the time of this process that looking may take."""
 _GROUP: Final = 50
 """Most topics that one transaction assigns: each has two conditions of its own, and a transaction has 128 at most."""
 _CREATING: Final = msgspec.msgpack.Decoder(CreatingRecord)
+_IDS: Final = msgspec.msgpack.Decoder(list[TopicId])
 _encode = msgspec.msgpack.encode
+
+
+def _is_below(prefix: str, item: KeyValue) -> bool:
+    """Whether a key is that of a row by the name of a topic; the tables log others."""
+    return is_topic_name(item.key.removeprefix(prefix))
 
 
 async def _delete_nothing(storage: str, object_: str) -> None:
@@ -79,10 +91,14 @@ class Coordinating:
     Args:
         store: the metadata.
         membership: of this broker; joined, and running while this runs.
+        topics, creating, deleted: the records of topics, the topics that are being created, and the ids of those that
+            were deleted, as this broker follows them.
         candidates: returns the load of the brokers that is known at the moment.
         garbage: returns the objects of storages that wait for their deletion.
         delete_object: deletes an object of a storage; no error if it does not exist.
         clock_s: seconds since 1970, for the age of garbage.
+        peers: the links of this broker, with which dead brokers are noticed early (:mod:`danube.cluster.noticing`);
+            None: their sessions end with their time to live.
     """
 
     def __init__(
@@ -90,24 +106,33 @@ class Coordinating:
         store: MetadataStore,
         membership: Membership,
         *,
+        topics: Table[TopicRecord],
+        creating: Table[CreatingRecord],
+        deleted: Table[list[TopicId]],
         candidates: Callable[[], Mapping[BrokerId, Candidate]] = dict,
         garbage: Callable[[], Sequence[Garbage]] = tuple,
         delete_object: Callable[[str, str], Awaitable[None]] = _delete_nothing,
         clock_s: Callable[[], float] = trio.current_time,
+        peers: Peers | None = None,
     ) -> None:
         self._store = store
         self._membership = membership
-        self._candidates = candidates
-        self._garbage = garbage
         self._delete_object = delete_object
         self._clock_s = clock_s
         self._changed = trio.Event()
+        self._rest_s = 0.0
         self._term = 0
         """Revision of the coordinator's key when this broker last decided."""
-        self._topics: dict[TopicId, PicturedTopic] = {}
-        self._topic_table = Table(store, _TOPICS, TopicRecord, watched=True, on_change=self._topic_changed)
-        self._creating = Table(store, CREATING, CreatingRecord, watched=True, on_change=self._look_again)
-        self._holder = Table(store, COORDINATOR, CoordinatorRecord, watched=True, on_change=self._look_again)
+        self._survey = Survey(membership, topics, creating, deleted, candidates, garbage)
+        self._holder = Table(
+            store,
+            COORDINATOR,
+            CoordinatorRecord,
+            watched=True,
+            on_change=self._look_again,
+            is_name=lambda name: name == _HOLDER,
+        )
+        self._noticing = Noticing(store, membership, peers, lambda: self.coordinator) if peers is not None else None
 
     @property
     def coordinator(self) -> BrokerId | None:
@@ -121,20 +146,13 @@ class Coordinating:
         return self.coordinator == self._membership.me
 
     def look_again(self) -> None:
-        """Decide again soon, because something that is not in the metadata has changed."""
+        """Decide again soon: a topic was created or deleted, or something that is not in the metadata has changed."""
         self._changed.set()
 
-    def _look_again(self, change: RowChange[CreatingRecord] | RowChange[CoordinatorRecord]) -> None:
+    def _look_again(self, change: RowChange[CoordinatorRecord]) -> None:
         self._changed.set()
-
-    def _topic_changed(self, change: RowChange[TopicRecord]) -> None:
-        for _, topic_id in members(change.name, change.before) if change.before is not None else ():
-            self._topics.pop(topic_id, None)
-        if change.after is not None:
-            revision = self._topic_table.revision(change.name)
-            for name, topic_id in members(change.name, change.after):
-                self._topics[topic_id] = PicturedTopic(name, change.after.durability, revision)
-        self._changed.set()
+        if self._noticing is not None:
+            self._noticing.look_again()
 
     # --- The task ---
 
@@ -146,10 +164,11 @@ class Coordinating:
             DanubeError: the metadata store failed for good, for example because it was closed.
         """
         async with trio.open_nursery() as nursery:
-            for table in (self._topic_table, self._creating, self._holder):
-                await nursery.start(table.follow)
+            await nursery.start(self._holder.follow)
             self._membership.on_session.append(self.look_again)
             self._membership.on_change.append(self.look_again)
+            if self._noticing is not None:
+                nursery.start_soon(self._noticing.run)
             task_status.started()
             while True:
                 self._changed = trio.Event()
@@ -159,9 +178,13 @@ class Coordinating:
                     pass  # Something has changed meanwhile; the tables will show it.
                 except UnavailableError as error:
                     _log.info("coordination waits: %s", error)
-                with trio.move_on_after(LOOK_S):
+                except DanubeError as error:
+                    if not may_pass(error):
+                        raise
+                    _log.warning("coordination waits: %s", error)
+                with trio.move_on_after(max(LOOK_S, self._rest_s)):
                     await self._changed.wait()
-                    await trio.sleep(_SETTLE_S)
+                    await trio.sleep(max(_SETTLE_S, self._rest_s))
 
     async def _look(self) -> None:
         """Become the coordinator if there is none; decide and act if it is this one."""
@@ -176,36 +199,17 @@ class Coordinating:
             return  # The table follows in a moment.
         if self.is_coordinator:
             self._term = self._holder.revision(_HOLDER)
-            await self._act(decide(self.picture(), self._clock_s()))
+            actions = decide(await self.picture(), self._clock_s())
+            self._rest_s = self._survey.worked_s / _WORK_SHARE
+            if all(isinstance(action, DeleteObject) for action in actions):
+                self._survey.note_calm()
+            elif any(isinstance(action, AssignTopic) for action in actions):
+                self._rest_s = 0.0  # Topics are waiting.
+            await self._act(actions)
 
-    def picture(self) -> Picture:
-        """Return everything that decisions depend on, as this broker knows it."""
-        member = self._membership
-        candidates = self._candidates()
-        counts: dict[BrokerId, int] = {}
-        assignments = {}
-        for name, assignment in member.assignments.values.items():
-            assignments[parse_topic_id(name)] = AssignedTopic(assignment, member.assignments.revision(name))
-            counts[assignment.owner] = counts.get(assignment.owner, 0) + 1
-        sessions = {parse_broker(name): member.sessions.revision(name) for name in member.sessions.values}
-        known = {}
-        for broker in sessions:
-            record = member.brokers.values.get(broker_name(broker))
-            known[broker] = msgspec.structs.replace(
-                candidates.get(broker, Candidate(broker=broker)),
-                state=record.state if record is not None else BrokerState.GONE,
-                storages=frozenset(record.storages) if record is not None else frozenset(),
-                topics=counts.get(broker, 0),
-            )
-        return Picture(
-            topics=self._topics,
-            assignments=assignments,
-            sessions=sessions,
-            candidates=known,
-            creating={name: (record, self._creating.revision(name)) for name, record in self._creating.values.items()},
-            garbage=tuple(self._garbage()),
-            epoch_base=member.cluster.epoch_base,
-        )
+    async def picture(self) -> Picture:
+        """Return everything that may need a decision, as this broker knows it."""
+        return await self._survey.picture()
 
     # --- Actions ---
 
@@ -265,9 +269,15 @@ class Coordinating:
         The creations are listed first: one that has ended before that has its topic in the second list.
         """
         creating, _ = await self._store.list(CREATING)
+        deleted, _ = await self._store.list(_DELETED)
         topics, _ = await self._store.list(_TOPICS)
-        existing = {each for item in creating for each in decode_record(item, _CREATING.decode).topic_ids}
-        existing.update(each for item in topics for each in decode_record(item, decode_topic).topic_ids)
+        records = [decode_record(item, _CREATING.decode) for item in creating if _is_below(CREATING, item)]
+        existing = {each for record in records for each in record.topic_ids}
+        for item in topics:
+            if _is_below(_TOPICS, item):
+                existing.update(decode_record(item, decode_topic).topic_ids)
+        notes = [decode_record(item, _IDS.decode) for item in deleted if is_topic_key(item.key.removeprefix(_DELETED))]
+        existing.update(self._survey.burying(notes))
         for action in actions:
             if action.topic_id not in existing:
                 key = ASSIGNMENTS + topic_key(action.topic_id)

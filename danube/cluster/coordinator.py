@@ -11,8 +11,9 @@ What it decides, in this order, at most ``most`` actions a call:
 2. A topic without durability that has no assignment gets one.
 3. The creation of a topic whose creator has died is given up: first its key is deleted, which no later transaction of
    the creator survives, then (4) its assignments are.
-4. An assignment of a topic that neither exists nor is being created is deleted. It remains if a broker died while it
-   deleted the topic, or after (3).
+4. An assignment of a topic that neither exists nor is being created is deleted. It remains after (3), or if the owner
+   of a deleted topic will not return; an owner that may return deletes it itself, once its journal notes the deletion.
+   What a broker has found in a bucket is left to that broker: it assigns it before it writes the record.
 5. A storage object that was entered as garbage is deleted after a time in which readers of an old catalogue end.
 
 Topics with durability ``os``, ``disk`` and ``remote`` wait for their owner: see :func:`waiting`.
@@ -20,7 +21,7 @@ Topics with durability ``os``, ``disk`` and ``remote`` wait for their owner: see
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -91,6 +92,8 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """The load of each running broker; one whose load is unknown counts as idle."""
     creating: Mapping[str, tuple[CreatingRecord, int]] = {}
     """Topics that are being created, by name, each with the revision of its key."""
+    burying: Collection[TopicId] = frozenset()
+    """Deleted topics whose owners have to remove what they have of them first."""
     garbage: tuple[Garbage, ...] = ()
     epoch_base: int = 0
 
@@ -198,7 +201,9 @@ def _give_up(picture: Picture) -> Iterator[Action]:
 def _delete_assignments(picture: Picture) -> Iterator[Action]:
     creating = {topic_id for record, _ in picture.creating.values() for topic_id in record.topic_ids}
     for topic_id, assigned in picture.assignments.items():
-        if topic_id not in picture.topics and topic_id not in creating:
+        if assigned.assignment.reason is Reason.FOUND:
+            continue  # Its owner is restoring it: the record comes last.
+        if topic_id not in picture.topics and topic_id not in creating and topic_id not in picture.burying:
             yield DeleteAssignment(topic_id, assigned.revision)
 
 

@@ -36,7 +36,7 @@ from danube.model.ids import BrokerId
 __all__ = ["MOST_VOTERS", "Founding", "Join", "Standing", "Wait", "decide", "found", "voters_of"]
 
 MOST_VOTERS: Final = 5
-"""More voters make each change slower and nothing safer that anybody needs."""
+"""More voters make each change slower, and add no safety that is needed."""
 
 
 class Founding(msgspec.Struct, frozen=True, array_like=True):
@@ -107,8 +107,9 @@ def decide(own: str, standing: Standing, answers: Mapping[str, Standing]) -> Wai
     clusters = {answer.incarnation for _, answer in formed}
     if len(clusters) > 1:
         raise ConfigurationError(
-            f"--peers: {' and '.join(address for address, _ in formed)} are members of different clusters; start those"
-            " that are to become members of the other one with an empty data directory"
+            f"--peers: {' and '.join(address for address, _ in formed)} are members of different clusters. Those that"
+            " are to become members of the other one have to give up their metadata: stop them, remove the directory"
+            " 'metadata' and the files 'group-*' from their data directories, and start them with --join"
         )
     for address, answer in formed:
         founding = answer.founding

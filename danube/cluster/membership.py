@@ -17,14 +17,18 @@ it has.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Final
 
 import msgspec
 import trio
 
-from danube.cluster.ownership import Owners
+from danube.cluster.forming import Founding
+from danube.cluster.ownership import Elsewhere, Owners
+from danube.cluster.placement import Candidate
 from danube.cluster.records import (
     ASSIGNMENTS,
     BROKERS,
@@ -35,20 +39,25 @@ from danube.cluster.records import (
     ClusterRecord,
     SessionRecord,
     broker_name,
+    is_broker_name,
     parse_broker,
+    topic_key,
 )
 from danube.cluster.session import SESSION_TTL_S, SessionClock
-from danube.metadata import Condition, LeaseId, MetadataStore, Put, RowChange, Table
+from danube.history.tenure import assigned_epoch, owner_epoch
+from danube.metadata import Condition, HexNames, LeaseId, MetadataStore, Put, RowChange, Table, may_pass
 from danube.metadata.table import decode_record
 from danube.model.errors import (
+    CallRefusedError,
     ConfigurationError,
     DanubeError,
     DataLossError,
     MetadataConflictError,
     NotFoundError,
+    NotOwnerError,
     UnavailableError,
 )
-from danube.model.ids import BrokerId
+from danube.model.ids import NO_OWNER_EPOCH, BrokerId, OwnerEpoch, TopicId
 
 __all__ = ["FEATURE_LEVEL", "Membership"]
 
@@ -74,13 +83,19 @@ class Membership:
         record: what the broker says of itself while it runs; ``life`` is filled in.
         storages: names of its storages.
         random: draws the incarnation of a new cluster, and the number of this start.
+        founding: how the cluster began, if this broker is one of its founders: they have the numbers of their places in
+            the list of ``--peers``, in whatever order they join. None: it gets the next number.
         clock: seconds that go on while the process is stopped.
         ttl_s: time to live of the session without a keep-alive.
 
     Attributes:
         brokers, sessions, assignments: what all members have stored, followed by :meth:`run`.
         owners: answers who owns a topic; after :meth:`join`.
+        topics: how many topics and partitions are assigned to each broker.
+        placing: how many more will be, by changes of this broker that are under way.
+        on_assignment: called for each change of an assignment; must not raise.
         me: the id of this broker; after :meth:`join`.
+        restored_epoch: the lowest epoch of the assignments of topics that are restored from a bucket.
         on_session: called whenever the session has ended, or another one was opened; must not raise.
         on_change: called whenever a row of the three tables has changed; must not raise.
     """
@@ -94,13 +109,24 @@ class Membership:
         record: SessionRecord,
         storages: tuple[str, ...],
         random: Random,
+        founding: Founding | None = None,
         clock: Callable[[], float] = trio.current_time,
         ttl_s: float = SESSION_TTL_S,
     ) -> None:
-        self.brokers = Table(store, BROKERS, BrokerRecord, watched=True, on_change=self._table_changed)
-        self.sessions = Table(store, SESSIONS, SessionRecord, watched=True, on_change=self._table_changed)
-        self.assignments = Table(store, ASSIGNMENTS, Assignment, watched=True, on_change=self._table_changed)
+        self.brokers = Table(
+            store, BROKERS, BrokerRecord, watched=True, on_change=self._table_changed, is_name=is_broker_name
+        )
+        self.sessions = Table(
+            store, SESSIONS, SessionRecord, watched=True, on_change=self._session_changed, is_name=is_broker_name
+        )
+        self.assignments = Table(
+            store, ASSIGNMENTS, Assignment, watched=True, on_change=self._assignment_changed, packed=HexNames(16)
+        )
+        self.topics: Counter[BrokerId] = Counter()
+        self.placing: Counter[BrokerId] = Counter()
+        self.on_assignment: Callable[[RowChange[Assignment]], None] = _ignore
         self.me: BrokerId
+        self.restored_epoch = NO_OWNER_EPOCH
         self.owners: Owners
         self.cluster: ClusterRecord
         self.on_session: list[Callable[[], None]] = []
@@ -111,11 +137,13 @@ class Membership:
         self._session_record = record
         self._storages = storages
         self._random = random
+        self._founding = founding
         self._clock = clock
         self._ttl_s = ttl_s
         self._lease: LeaseId | None = None
         self._session_clock: SessionClock | None = None
         self._revision = 0
+        self._may_have_ended = trio.Event()
 
     # --- Joining ---
 
@@ -167,11 +195,8 @@ class Membership:
                 conditions = [Condition(BROKERS + own[0], self.brokers.revision(own[0]))]
                 operations = [Put(BROKERS + own[0], _encode(changed))]
             else:
-                name = broker_name(BrokerId(self.cluster.next_broker))
                 changed = BrokerRecord(identity=self._identity, storages=self._storages, life=next_life, start=start)
-                counted = msgspec.structs.replace(self.cluster, next_broker=self.cluster.next_broker + 1)
-                conditions = [Condition(CLUSTER_KEY, revision), Condition(BROKERS + name, 0)]
-                operations = [Put(CLUSTER_KEY, _encode(counted)), Put(BROKERS + name, _encode(changed))]
+                conditions, operations = self._enter(changed, revision)
             try:
                 await self._store.transact(conditions, operations)
             except MetadataConflictError:
@@ -185,14 +210,31 @@ class Membership:
             self._session_record, life=self.brokers.values[own[0]].life, feature_level=FEATURE_LEVEL
         )
 
+    def _enter(self, record: BrokerRecord, revision: int) -> tuple[list[Condition], list[Put]]:
+        """Return the change that enters this broker for the first time; the cluster's record has this revision."""
+        number = self._founding.broker(self._identity) if self._founding is not None else None
+        # Metadata that were restored have other brokers, and count on from theirs.
+        reserved = number is not None and number < self.cluster.next_broker
+        if number is not None and reserved and broker_name(number) not in self.brokers.values:
+            key = BROKERS + broker_name(number)
+            return [Condition(key, 0)], [Put(key, _encode(record))]
+        key = BROKERS + broker_name(BrokerId(self.cluster.next_broker))
+        counted = msgspec.structs.replace(self.cluster, next_broker=self.cluster.next_broker + 1)
+        conditions = [Condition(CLUSTER_KEY, revision), Condition(key, 0)]
+        return conditions, [Put(CLUSTER_KEY, _encode(counted)), Put(key, _encode(record))]
+
     async def _found(self) -> tuple[ClusterRecord, int]:
         """Return the record of the cluster and its revision; the first broker on these metadata creates it."""
         while True:
             item = await self._store.get(CLUSTER_KEY)
             if item is not None:
                 return decode_record(item, _CLUSTER.decode), item.mod_revision
+            founding = self._founding
             record = ClusterRecord(
-                name=self._cluster_name, incarnation=self._random.getrandbits(64) | 1, feature_level=FEATURE_LEVEL
+                name=self._cluster_name,
+                incarnation=founding.incarnation if founding is not None else self._random.getrandbits(64) | 1,
+                feature_level=FEATURE_LEVEL,
+                next_broker=len(founding.identities) + 1 if founding is not None else 1,
             )
             try:
                 await self._store.put(CLUSTER_KEY, _encode(record), expected_revision=0)
@@ -224,6 +266,138 @@ class Membership:
         """Whether the session is certain to be alive now; see :mod:`danube.cluster.session`."""
         return self._session_clock is not None and self._session_clock.is_certain(self._clock())
 
+    def check_reach(self) -> None:
+        """Check that this broker reaches the metadata, before it begins something that needs them.
+
+        A broker that does not, although others may, refuses it as not begun: so clients ask another one.
+
+        Raises:
+            CallRefusedError: it has had no answer to a keep-alive for so long that its session may have ended.
+        """
+        if not self.is_alone and not self.is_certain():
+            raise CallRefusedError(
+                f"broker {self.broker} does not reach the metadata of the cluster at the moment, so it can neither"
+                " change them nor look up what it does not know. Nothing was done: ask another broker. See: danube"
+                " cluster status"
+            )
+
+    # --- The others ---
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker has ever joined this cluster, as far as this one knows."""
+        return len(self.brokers.values) == 1
+
+    def candidates(self) -> list[Candidate]:
+        """Return the brokers that run, with their load as far as it is known.
+
+        Raises:
+            UnavailableError: this broker has no session, so its view of the others may be old.
+        """
+        self.session()
+        running = {parse_broker(name) for name in self.sessions.values} | {self.me}
+        found = []
+        for broker in sorted(running):
+            record = self.brokers.values.get(broker_name(broker))
+            if record is not None:
+                found.append(
+                    Candidate(
+                        broker=broker,
+                        state=record.state,
+                        storages=frozenset(record.storages),
+                        topics=self.topics[broker] + self.placing[broker],
+                    )
+                )
+        return found
+
+    def session_of(self, broker: BrokerId) -> Condition:
+        """Return the condition that the session of a broker is alive; raises as :attr:`session_condition`."""
+        if broker == self.me:
+            return self.session_condition
+        name = broker_name(broker)
+        return Condition(SESSIONS + name, self.sessions.revision(name))
+
+    # --- Ownership ---
+
+    @property
+    def broker(self) -> str:
+        """The name of this broker; after :meth:`join`."""
+        return broker_name(self.me)
+
+    @property
+    def life(self) -> int:
+        """The number of this start of the broker; after :meth:`join`. Each start has a higher one."""
+        return self._session_record.life
+
+    @property
+    def first_epoch(self) -> OwnerEpoch:
+        """The epoch of the first owner of a new topic."""
+        return OwnerEpoch(self.cluster.epoch_base + 1)
+
+    def owner(self, topic_id: TopicId) -> BrokerId | None:
+        """Return the broker to which a topic is assigned; None: to none."""
+        assignment = self.assignments.values.get(topic_key(topic_id))
+        return assignment.owner if assignment is not None else None
+
+    def owns(self, topic_id: TopicId) -> bool:
+        """Whether a topic is assigned to this broker."""
+        assignment = self.assignments.values.get(topic_key(topic_id))
+        return assignment is not None and assignment.owner == self.me
+
+    def epoch(self, topic_id: TopicId) -> OwnerEpoch:
+        """Return the epoch under which this broker owns a topic, see :func:`danube.history.tenure.owner_epoch`.
+
+        Raises:
+            NotOwnerError: it does not own it.
+        """
+        assignment = self.assignments.values.get(topic_key(topic_id))
+        if assignment is None or assignment.owner != self.me:
+            raise self._not_mine(topic_id)
+        return owner_epoch(assignment.epoch, self.life)
+
+    def conditions(self, topic_id: TopicId) -> Sequence[Condition]:
+        """Return the conditions of a change of a topic: this broker still owns it, and its session is alive.
+
+        Raises:
+            NotOwnerError: it does not own it.
+            UnavailableError: it has no session at the moment.
+        """
+        if not self.owns(topic_id):
+            raise self._not_mine(topic_id)
+        key = topic_key(topic_id)
+        return Condition(ASSIGNMENTS + key, self.assignments.revision(key)), self.session_condition
+
+    def session(self) -> Sequence[Condition]:
+        """Return the conditions of a change that concerns no topic; raises as :attr:`session_condition`."""
+        return (self.session_condition,)
+
+    async def raise_epoch(self, at_least: OwnerEpoch) -> None:
+        """Ensure that topics which are restored from a bucket after this call get an epoch of at least this."""
+        self.restored_epoch = max(self.restored_epoch, OwnerEpoch(assigned_epoch(at_least) + 1))
+
+    def _not_mine(self, topic_id: TopicId) -> NotOwnerError:
+        owner = self.owners.owner_of(topic_id)
+        address = owner.address if isinstance(owner, Elsewhere) else ""
+        return NotOwnerError(
+            f"topic {topic_key(topic_id)} is not assigned to broker {broker_name(self.me)}", {"address": address}
+        )
+
+    # --- Tasks ---
+
+    @asynccontextmanager
+    async def present(self) -> AsyncIterator[None]:
+        """Be a member during the body: :meth:`run` runs beside it. The body's exception is raised as it is."""
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                await nursery.start(self.run)
+                yield
+            except Exception as error:  # noqa: BLE001 - raised below: a nursery would put it into a group
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Task: keep the session and the view. It counts as started once it has a session and the view is loaded.
 
@@ -246,12 +420,15 @@ class Membership:
                 await self._leave()
 
     async def _open_session(self) -> None:
-        """Open a session, whatever it takes."""
+        """Open a session, whatever it takes. At the start, what the metadata refuse is raised."""
         while True:
             try:
                 await self._try_session()
                 break
-            except (MetadataConflictError, NotFoundError, UnavailableError) as error:
+            except DanubeError as error:
+                is_usual = isinstance(error, MetadataConflictError | NotFoundError | UnavailableError)
+                if not is_usual and (self._session_clock is None or not may_pass(error)):
+                    raise
                 _log.warning("no session in the cluster yet: %s", error)
                 await trio.sleep(_RETRY_S)
         self._tell()
@@ -285,6 +462,7 @@ class Membership:
         assert lease is not None
         assert clock is not None
         while True:
+            self._may_have_ended = trio.Event()
             sent_at = self._clock()
             try:
                 # An answer that comes late still says that the request arrived, but the next one is due.
@@ -293,15 +471,19 @@ class Membership:
                     clock.answered(sent_at)
             except NotFoundError:
                 _log.warning(
-                    "the session of broker %s has ended: no keep-alive reached the metadata for %g s",
+                    "the session of broker %s has ended: no keep-alive reached the metadata for %g s, or others took"
+                    " this broker for dead, because its port refused their connections. It opens another session",
                     broker_name(self.me),
                     self._ttl_s,
                 )
                 self._end_session()
                 return
-            except UnavailableError as error:
+            except DanubeError as error:
+                if not may_pass(error):
+                    raise
                 _log.info("a keep-alive was not answered: %s", error)
-            await trio.sleep(max(0.0, clock.next_keep_alive(sent_at) - self._clock()))
+            with trio.move_on_after(max(0.0, clock.next_keep_alive(sent_at) - self._clock())):
+                await self._may_have_ended.wait()
 
     def _end_session(self) -> None:
         if self._session_clock is not None:
@@ -313,6 +495,19 @@ class Membership:
     def lease(self) -> LeaseId | None:
         """The lease of the session. What is attached to it vanishes with the session."""
         return self._lease
+
+    def _assignment_changed(self, change: RowChange[Assignment]) -> None:
+        if change.before is not None:
+            self.topics[change.before.owner] -= 1
+        if change.after is not None:
+            self.topics[change.after.owner] += 1
+        self.on_assignment(change)
+        self._table_changed(change)
+
+    def _session_changed(self, change: RowChange[SessionRecord]) -> None:
+        if change.after is None and self._revision and change.name == broker_name(self.me):
+            self._may_have_ended.set()  # this session, or an earlier one: the next keep-alive tells
+        self._table_changed(change)
 
     def _table_changed(self, change: RowChange[Any]) -> None:
         for told in self.on_change:
@@ -334,3 +529,7 @@ class Membership:
                 await self._store.revoke(lease)
             except DanubeError as error:
                 _log.info("the session ends with its time to live: %s", error)
+
+
+def _ignore(change: RowChange[Assignment]) -> None:
+    """Initial callback: does nothing."""

@@ -36,6 +36,8 @@ class Elsewhere(NamedTuple):
     epoch: OwnerEpoch
     address: str
     """At which clients and brokers reach it."""
+    life: int = 0
+    """The number of its start, as far as this broker knows."""
 
 
 class Away(NamedTuple):
@@ -86,7 +88,7 @@ class Owners:
         name = broker_name(owner)
         session = self._sessions.get(name)
         if session is not None:
-            return Elsewhere(owner, epoch, session.address)
+            return Elsewhere(owner, epoch, session.address, session.life)
         broker = self._brokers.get(name)
         return Away(owner, epoch, broker.state if broker is not None else None)
 

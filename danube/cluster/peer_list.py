@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from danube.model.addresses import DEFAULT_PORT, with_port
-from danube.model.errors import ConfigurationError
+from danube.model.errors import ClusterConfigurationError, ConfigurationError
 
 __all__ = ["MOST_PEERS", "find_self", "parse_peers"]
 
@@ -28,19 +28,19 @@ def parse_peers(text: str) -> tuple[str, ...]:
     """Return the addresses of a list, each with its port, in their order.
 
     Raises:
-        ConfigurationError: an entry is no address, is repeated, or there are too many.
+        ClusterConfigurationError: an entry is no address, is repeated, or there are too many.
     """
     addresses: list[str] = []
     for entry in text.split(","):
         addresses += _addresses(entry.strip())
     if len(addresses) > MOST_PEERS:
-        raise ConfigurationError(
+        raise ClusterConfigurationError(
             f"--peers lists {len(addresses)} brokers; a cluster is formed by {MOST_PEERS} at most, and further ones"
             " join it with --join"
         )
     for address in addresses:
         if addresses.count(address) > 1:
-            raise ConfigurationError(f"--peers lists {address} twice; list each broker once")
+            raise ClusterConfigurationError(f"--peers lists {address} twice; list each broker once")
     return tuple(addresses)
 
 
@@ -50,13 +50,13 @@ def _addresses(entry: str) -> list[str]:
         try:
             return [with_port(entry, DEFAULT_PORT)]
         except ConfigurationError as error:
-            raise ConfigurationError(
+            raise ClusterConfigurationError(
                 f"--peers: {entry!r} is not an address; write host, host:port, or host:port-port for several brokers on"
                 " one host, with commas between them"
             ) from error
     host, low, high = ranged[1], int(ranged[2]), int(ranged[3])
     if not 0 < low <= high <= 65535:
-        raise ConfigurationError(
+        raise ClusterConfigurationError(
             f"--peers: {entry!r} is not a range of ports from 1 to 65535; write the lower one first"
         )
     return [with_port(f"{host}:{port}", DEFAULT_PORT) for port in range(low, high + 1)]
@@ -75,12 +75,12 @@ def find_self(
             another machine's. Called for hosts that differ from those in ``listen``.
 
     Raises:
-        ConfigurationError: none matches, or more than one.
+        ClusterConfigurationError: none matches, or more than one.
     """
     if advertise is not None:
         own = with_port(advertise, DEFAULT_PORT)
         if own not in peers:
-            raise ConfigurationError(
+            raise ClusterConfigurationError(
                 f"--advertise {own} is not in --peers ({', '.join(peers)}); the address must be written alike in both"
             )
         return own
@@ -89,11 +89,11 @@ def find_self(
         return found[0]
     wanted = "name this broker's entry with --advertise HOST:PORT"
     if found:
-        raise ConfigurationError(
+        raise ClusterConfigurationError(
             f"--peers: {' and '.join(found)} are both addresses of this broker, which listens on"
             f" {', '.join(listen)}; {wanted}"
         )
-    raise ConfigurationError(
+    raise ClusterConfigurationError(
         f"--peers: none of {', '.join(peers)} is an address of this broker, which listens on {', '.join(listen)};"
         f" add it on all brokers, or {wanted}"
     )

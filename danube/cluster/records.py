@@ -42,6 +42,9 @@ __all__ = [
     "Reason",
     "SessionRecord",
     "broker_name",
+    "is_broker_name",
+    "is_topic_key",
+    "is_topic_name",
     "parse_broker",
     "parse_topic_id",
     "topic_key",
@@ -161,13 +164,18 @@ def broker_name(broker: BrokerId) -> str:
     return f"b{broker}"
 
 
+def is_broker_name(name: str) -> bool:
+    """Whether :func:`parse_broker` understands a name."""
+    return _BROKER.fullmatch(name) is not None
+
+
 def parse_broker(name: str) -> BrokerId:
     """Return the broker with a name.
 
     Raises:
         InvalidArgumentError: this is not the name of a broker.
     """
-    if not _BROKER.fullmatch(name):
+    if not is_broker_name(name):
         raise InvalidArgumentError(f"{name!r} is not the name of a broker, such as b1")
     return BrokerId(int(name[1:]))
 
@@ -177,12 +185,22 @@ def topic_key(topic_id: TopicId) -> str:
     return f"{topic_id:016x}"
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a row of topics has the form of a topic's name: ``/{namespace}/{topic}``."""
+    return name.startswith("/") and name.count("/") == 2
+
+
+def is_topic_key(name: str) -> bool:
+    """Whether :func:`parse_topic_id` understands a name."""
+    return _TOPIC.fullmatch(name) is not None
+
+
 def parse_topic_id(name: str) -> TopicId:
     """Return the topic of a row below :data:`ASSIGNMENTS`.
 
     Raises:
         InvalidArgumentError: this is not the name of such a row.
     """
-    if not _TOPIC.fullmatch(name):
+    if not is_topic_key(name):
         raise InvalidArgumentError(f"{name!r} is not a topic id of 16 hexadecimal digits")
     return TopicId(int(name, 16))

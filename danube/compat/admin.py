@@ -1,15 +1,13 @@
-"""Combines the services of the admin port: the package ``danube_admin``, for upstream's command lines and tools.
-
-``SecurityAdmin`` is not implemented yet. Every client that can connect to this broker has all permissions.
-"""
+"""Combines the services of the admin port: the package ``danube_admin``, for upstream's command lines and tools."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from danube.compat.admin_cluster import BrokerAdmin, ClusterAdmin
-from danube.compat.admin_methods import methods
 from danube.compat.admin_topics import NamespaceAdmin, TopicAdmin
+from danube.compat.relay import Relay
+from danube.compat.security_admin import SecurityAdmin
 from danube.wire import Service
 
 if TYPE_CHECKING:
@@ -18,12 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["admin_services"]
 
 
-def admin_services(broker: Served) -> Service:
-    """Return the methods, by path."""
+def admin_services(broker: Served, relay: Relay) -> Service:
+    """Return the methods, by path.
+
+    Args:
+        broker: this broker.
+        relay: for calls about topics of other brokers.
+    """
     return {
         **BrokerAdmin(broker).service(),
-        **ClusterAdmin().service(),
+        **ClusterAdmin(broker).service(),
         **NamespaceAdmin(broker).service(),
-        **TopicAdmin(broker).service(),
-        **methods("SecurityAdmin", {}, "this broker has no access control yet: all clients have all permissions"),
+        **TopicAdmin(broker, relay).service(),
+        **SecurityAdmin(broker).service(),
     }

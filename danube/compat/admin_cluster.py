@@ -1,17 +1,20 @@
-"""``danube_admin.BrokerAdmin`` and ``ClusterAdmin``: describe a cluster of one broker.
+"""``danube_admin.BrokerAdmin`` and ``ClusterAdmin``: the brokers of the cluster, for upstream's tools.
 
-The only broker is the leader, the only voter, and perfectly balanced. It cannot be unloaded, since no other broker
-could take its topics, and no broker can join it.
+Brokers have the ids 1, 2 and so on. The leader among them is the one that coordinates. ``ClusterStatus`` is about the
+group that keeps the metadata; its members are shown by the ids of their brokers, as far as these answer. Topics cannot
+be moved to another broker yet, so nothing can be unloaded or balanced.
 """
 
 from __future__ import annotations
 
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Final
 
-from danube.compat.admin_methods import BROKER_ID, methods
-from danube.compat.discovery import broker_url
+from danube.compat.admin_methods import methods
+from danube.compat.discovery import broker_url, serves_tls, url_of
 from danube.compat.proto import danube_admin_pb2 as pb
-from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from danube.model.cluster_api import BrokerRow, ClusterStatus, GetClusterStatus, MetadataMember
+from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 from danube.wire import Context, Service
 
 if TYPE_CHECKING:
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["BrokerAdmin", "ClusterAdmin"]
 
 _ALONE: Final = "this broker is the only one"
+_STATES: Final = {"active": "active", "draining": "draining", "stopping": "draining"}
+"""What upstream's tools call the states of a broker."""
+_UNEVEN: Final = 0.25
+"""A broker that is by more than this share above or below the mean load counts as overloaded or underloaded."""
 
 
 class BrokerAdmin:
@@ -43,89 +50,169 @@ class BrokerAdmin:
             },
         )
 
+    async def _status(self) -> ClusterStatus:
+        return await self._broker.operations.cluster.status(GetClusterStatus(gather=False))
+
     async def list_brokers(self, _request: pb.Empty, _context: Context) -> pb.BrokerListResponse:
-        """List the one broker."""
-        broker = self._broker
-        one = pb.BrokerInfo(
-            broker_id=str(BROKER_ID),
-            broker_addr=broker_url(broker),
-            broker_role="Cluster_Leader",
-            admin_addr=f"http://{broker.admin_addresses[0]}",
-            broker_status="draining" if broker.draining else "active",
+        """List the brokers that run."""
+        status = await self._status()
+        return pb.BrokerListResponse(brokers=[self._shown(status, row) for row in status.brokers if row.session])
+
+    def _shown(self, status: ClusterStatus, row: BrokerRow) -> pb.BrokerInfo:
+        own, secure = row.broker == status.broker, serves_tls(self._broker)
+        admin = self._broker.admin_addresses[0] if own and self._broker.admin_addresses else row.admin_address
+        role = "Cluster_Leader" if row.coordinator else "Cluster_Follower"
+        return pb.BrokerInfo(
+            broker_id=str(row.broker),
+            broker_addr=broker_url(self._broker) if own else url_of(row.address, secure),
+            broker_role=role if status.coordinator else "None",
+            admin_addr=url_of(admin, secure) if admin else "",
+            broker_status=_STATES.get(row.state, row.state),
         )
-        return pb.BrokerListResponse(brokers=[one])
 
     async def get_leader_broker(self, _request: pb.Empty, _context: Context) -> pb.BrokerResponse:
-        """Return the leader."""
-        return pb.BrokerResponse(leader=str(BROKER_ID))
+        """Return the broker that coordinates, or ``not_found``."""
+        coordinator = (await self._status()).coordinator
+        return pb.BrokerResponse(leader=str(coordinator) if coordinator else "not_found")
 
     async def list_namespaces(self, _request: pb.Empty, _context: Context) -> pb.NamespaceListResponse:
         """List the namespaces."""
         return pb.NamespaceListResponse(namespaces=self._broker.directory.catalogue.namespaces)
+
+    async def _find(self, broker_id: str) -> tuple[ClusterStatus, BrokerRow]:
+        """Return a broker by its id.
+
+        Raises:
+            InvalidArgumentError: no broker is named.
+            NotFoundError: it does not exist.
+        """
+        if not broker_id:
+            raise InvalidArgumentError("the broker_id is missing; ListBrokers returns it")
+        status = await self._status()
+        row = next((each for each in status.brokers if str(each.broker) == broker_id), None)
+        if row is None:
+            known = ", ".join(str(each.broker) for each in status.brokers)
+            raise NotFoundError(f"broker {broker_id!r} does not exist; the brokers of this cluster are {known}")
+        return status, row
 
     async def unload_broker(self, request: pb.UnloadBrokerRequest, _context: Context) -> pb.UnloadBrokerResponse:
         """Refuse.
 
         Raises:
             InvalidArgumentError: no broker is named.
+            NotFoundError: it does not exist.
             FailedPreconditionError: there is no other broker.
+            UnimplementedError: topics cannot be moved.
         """
-        _check_id(request.broker_id)
-        raise FailedPreconditionError(
-            f"broker {request.broker_id!r} cannot be unloaded: {_ALONE}, so its topics cannot be moved; end it with"
-            " SIGTERM, which drains it"
+        status, row = await self._find(request.broker_id)
+        if _is_alone(status):
+            raise FailedPreconditionError(
+                f"broker {request.broker_id!r} cannot be unloaded: {_ALONE}, so its topics cannot be moved; end it with"
+                " SIGTERM, which drains it"
+            )
+        raise UnimplementedError(
+            f"broker {row.name} cannot be unloaded: this version of Danube does not move topics to other brokers; end"
+            " it with SIGTERM, and its topics wait for it"
         )
 
     async def activate_broker(self, request: pb.ActivateBrokerRequest, _context: Context) -> pb.ActivateBrokerResponse:
-        """Succeed without effect, unless the broker is shutting down.
+        """Succeed without effect if the broker is active.
 
         Raises:
             InvalidArgumentError: no broker is named.
-            NotFoundError: another broker is named.
-            FailedPreconditionError: it is draining, which cannot be undone.
+            NotFoundError: it does not exist.
+            FailedPreconditionError: it is shutting down, or is away.
         """
-        _check_id(request.broker_id)
-        if request.broker_id != str(BROKER_ID):
-            raise NotFoundError(f"broker {request.broker_id!r} does not exist: {_ALONE}, with id {BROKER_ID}")
-        if self._broker.draining:
-            raise FailedPreconditionError(f"broker {BROKER_ID} is draining and will end; start it again")
+        _, row = await self._find(request.broker_id)
+        if row.state == "stopping":
+            raise FailedPreconditionError(f"broker {row.name} is draining and will end; start it again")
+        if row.state != "active":
+            raise FailedPreconditionError(f"broker {row.name} is {row.state}; start it")
         return pb.ActivateBrokerResponse(success=True)
 
     async def get_cluster_balance(
         self, _request: pb.ClusterBalanceRequest, _context: Context
     ) -> pb.ClusterBalanceResponse:
-        """Return the balance of the load, which is the number of topics and partitions."""
-        count = sum(len(record.topic_ids) for _, record in self._broker.directory.catalogue.topics())
+        """Return the balance of the load of the brokers that run: the number of their topics and partitions."""
+        rows = [row for row in (await self._status()).brokers if row.session]
+        loads = [float(row.topics) for row in rows]
+        mean = fmean(loads) if loads else 0.0
+        deviation = pstdev(loads) if loads else 0.0
         return pb.ClusterBalanceResponse(
-            mean_load=count,
-            max_load=count,
-            min_load=count,
-            broker_count=1,
-            brokers=[pb.BrokerLoadInfo(broker_id=BROKER_ID, load=count, topic_count=count)],
+            coefficient_of_variation=deviation / mean if mean else 0.0,
+            mean_load=mean,
+            max_load=max(loads, default=0.0),
+            min_load=min(loads, default=0.0),
+            std_deviation=deviation,
+            broker_count=len(rows),
+            brokers=[
+                pb.BrokerLoadInfo(
+                    broker_id=row.broker,
+                    load=row.topics,
+                    topic_count=row.topics,
+                    is_overloaded=row.topics > mean * (1 + _UNEVEN),
+                    is_underloaded=row.topics < mean * (1 - _UNEVEN),
+                )
+                for row in rows
+            ],
             assignment_strategy="Fair",
         )
 
     async def trigger_rebalance(self, _request: pb.RebalanceRequest, _context: Context) -> pb.RebalanceResponse:
-        """Report that there is nothing to move, in the field for errors, as upstream does."""
+        """Say that a broker alone has nothing to move, in the field for errors, as upstream does.
+
+        Raises:
+            UnimplementedError: there are several brokers, and topics cannot be moved.
+        """
+        if not _is_alone(await self._status()):
+            raise UnimplementedError(
+                "the load cannot be balanced: this version of Danube does not move topics to other brokers; new topics"
+                " go to the broker with the least load"
+            )
         return pb.RebalanceResponse(success=True, error_message=f"nothing to move: {_ALONE}")
 
 
 class ClusterAdmin:
     """Handlers of the service."""
 
+    def __init__(self, broker: Served) -> None:
+        self._broker = broker
+
     def service(self) -> Service:
         """Return the methods, by path."""
         return methods(
             "ClusterAdmin",
             {"ClusterStatus": self.cluster_status},
-            f"brokers cannot form a cluster yet: {_ALONE}, and no node can be added to it, promoted or removed",
+            "the members that keep the metadata cannot be changed by this call: brokers join with danube serve --join",
         )
 
     async def cluster_status(self, _request: pb.Empty, _context: Context) -> pb.ClusterStatusResponse:
-        """Return the voters. There are no terms and no log entries, since there is no other voter."""
-        return pb.ClusterStatusResponse(leader_id=BROKER_ID, voters=[BROKER_ID], self_node_id=BROKER_ID)
+        """Return the members that keep the metadata, by the ids of their brokers.
+
+        Metadata that are not kept by the brokers have one voter: this broker, which leads.
+        """
+        status = await self._broker.operations.cluster.status(GetClusterStatus())
+        metadata, me = status.metadata, status.broker
+        address = self._broker.runtime.addresses[0]
+        if not metadata.members:
+            return pb.ClusterStatusResponse(leader_id=me, voters=[me], self_node_id=me, raft_addr=address)
+        own = next((each.applied for each in metadata.members if each.broker == me), metadata.committed)
+        leader = next((_node_id(each) for each in metadata.members if each.role == "leader"), 0)
+        return pb.ClusterStatusResponse(
+            leader_id=leader,
+            current_term=metadata.term,
+            last_applied=max(0, own),
+            voters=[_node_id(each) for each in metadata.members if each.role != "learner"],
+            learners=[_node_id(each) for each in metadata.members if each.role == "learner"],
+            self_node_id=me,
+            raft_addr=address,
+        )
 
 
-def _check_id(broker_id: str) -> None:
-    if not broker_id:
-        raise InvalidArgumentError("the broker_id is missing; ListBrokers returns it")
+def _node_id(member: MetadataMember) -> int:
+    """Return the id of a member's broker, or the member's own while that broker does not answer."""
+    return member.broker or member.member
+
+
+def _is_alone(status: ClusterStatus) -> bool:
+    return sum(row.session > 0 for row in status.brokers) < 2

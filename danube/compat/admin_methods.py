@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from danube.compat.methods import not_here, unary
 from danube.compat.proto import danube_admin_pb2 as pb
+from danube.compat.relay import Handler, Relay
 from danube.model.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -17,10 +18,7 @@ from danube.model.errors import (
 )
 from danube.wire import Context, Service
 
-__all__ = ["BROKER_ID", "failures_as_not_found", "methods"]
-
-BROKER_ID: Final = 1
-"""The number of this broker, the only one."""
+__all__ = ["failures_as_not_found", "methods", "relayed"]
 
 
 def methods(
@@ -40,6 +38,23 @@ def methods(
         handler = handlers.get(method.name)
         found.append(unary(path, handler, request) if handler is not None else not_here(path, request, otherwise))
     return dict(found)
+
+
+def relayed(service: str, handlers: Mapping[str, Handler], relay: Relay) -> dict[str, Handler]:
+    """Return handlers that have calls executed by the broker that owns their topic.
+
+    Args:
+        service: its name, without the package.
+        handlers: by the name of the method; they raise NotOwnerError at other brokers.
+        relay: sends them there.
+    """
+    described = pb.DESCRIPTOR.services_by_name[service].methods_by_name
+    return {
+        name: relay.add(
+            name, handler, getattr(pb, described[name].input_type.name), getattr(pb, described[name].output_type.name)
+        )
+        for name, handler in handlers.items()
+    }
 
 
 @contextmanager

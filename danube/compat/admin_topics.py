@@ -7,10 +7,11 @@ a partitioned topic, and then apply to all its partitions. Policies apply at onc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from danube.compat.admin_methods import BROKER_ID, failures_as_not_found, methods
+from danube.compat.admin_methods import failures_as_not_found, methods, relayed
 from danube.compat.policies import (
     SUBSCRIPTION_TYPES,
     delivery_name,
@@ -22,6 +23,7 @@ from danube.compat.policies import (
 )
 from danube.compat.producers import durability_of
 from danube.compat.proto import danube_admin_pb2 as pb
+from danube.compat.relay import Handler, Relay
 from danube.model import (
     Durability,
     SubscriptionPolicy,
@@ -31,7 +33,14 @@ from danube.model import (
     validate_topic,
 )
 from danube.model.dead_letters import first_policy
-from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, TopicNotFoundError
+from danube.model.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from danube.model.ids import TopicId
 from danube.model.names import split_partition
 from danube.model.records import members
 from danube.wire import Context, Service
@@ -62,7 +71,7 @@ class NamespaceAdmin:
 
     async def get_namespace_topics(self, request: pb.NamespaceRequest, _context: Context) -> pb.TopicListResponse:
         """List the topics of a namespace; empty for one that does not exist."""
-        return pb.TopicListResponse(topics=[name for name, _ in _topics(self._broker, request.name)])
+        return pb.TopicListResponse(topics=[found.name for found in _topics(self._broker, request.name)])
 
     async def get_namespace_policies(self, request: pb.NamespaceRequest, _context: Context) -> pb.PolicyResponse:
         """Return the policies of a namespace, for topics without their own, as JSON by upstream's names; 0: no limit.
@@ -110,41 +119,45 @@ class NamespaceAdmin:
 class TopicAdmin:
     """Handlers of the service."""
 
-    def __init__(self, broker: Served) -> None:
+    def __init__(self, broker: Served, relay: Relay) -> None:
         self._broker = broker
+        self._relay = relay
+        self._listed_by_owner: Handler
 
     def service(self) -> Service:
         """Return the methods, by path."""
-        return methods(
-            "TopicAdmin",
-            {
-                "ListNamespaceTopics": self.list_namespace_topics,
-                "ListBrokerTopics": self.list_broker_topics,
-                "CreateTopic": self.create_topic,
-                "CreatePartitionedTopic": self.create_partitioned_topic,
-                "DeleteTopic": self.delete_topic,
-                "UnloadTopic": self.unload_topic,
-                "ListSubscriptions": self.list_subscriptions,
-                "Unsubscribe": self.unsubscribe,
-                "SetSubscriptionFailurePolicy": self.set_failure_policy,
-                "GetSubscriptionFailurePolicy": self.get_failure_policy,
-                "DescribeTopic": self.describe_topic,
-                "SetSubscriptionDispatchConfig": self.set_dispatch_config,
-                "GetSubscriptionDispatchConfig": self.get_dispatch_config,
-            },
-        )
+        listing = relayed("TopicAdmin", {"ListSubscriptions": self.list_subscriptions}, self._relay)
+        self._listed_by_owner = listing["ListSubscriptions"]
+        here: dict[str, Handler] = {
+            "ListNamespaceTopics": self.list_namespace_topics,
+            "ListBrokerTopics": self.list_broker_topics,
+            "CreateTopic": self.create_topic,
+            "CreatePartitionedTopic": self.create_partitioned_topic,
+            "DeleteTopic": self.delete_topic,
+            "UnloadTopic": self.unload_topic,
+            "DescribeTopic": self.describe_topic,
+            **listing,
+        }
+        at_the_owner: dict[str, Handler] = {
+            "Unsubscribe": self.unsubscribe,
+            "SetSubscriptionFailurePolicy": self.set_failure_policy,
+            "GetSubscriptionFailurePolicy": self.get_failure_policy,
+            "SetSubscriptionDispatchConfig": self.set_dispatch_config,
+            "GetSubscriptionDispatchConfig": self.get_dispatch_config,
+        }
+        return methods("TopicAdmin", {**here, **relayed("TopicAdmin", at_the_owner, self._relay)})
 
     # --- Topics ---
 
     async def list_namespace_topics(self, request: pb.NamespaceRequest, _context: Context) -> pb.TopicInfoListResponse:
         """List the topics of a namespace; empty for one that does not exist."""
-        return _listed(_topics(self._broker, request.name))
+        return _listed(self._broker, _topics(self._broker, request.name))
 
     async def list_broker_topics(self, request: pb.BrokerRequest, _context: Context) -> pb.TopicInfoListResponse:
         """List the topics of a broker; empty for one that does not exist."""
-        if request.broker_id != str(BROKER_ID):
-            return pb.TopicInfoListResponse()
-        return _listed(_topics(self._broker))
+        owner = self._broker.operations.cluster.owner
+        owned = (found for found in _topics(self._broker) if str(owner(found.topic_id)) == request.broker_id)
+        return _listed(self._broker, owned)
 
     async def create_topic(self, request: pb.NewTopicRequest, _context: Context) -> pb.TopicResponse:
         """Create a topic.
@@ -210,38 +223,69 @@ class TopicAdmin:
         """Refuse: unloading would move a topic to another broker.
 
         Raises:
-            FailedPreconditionError: there is no other broker.
+            FailedPreconditionError: no other broker could take it.
         """
         raise FailedPreconditionError(
-            f"topic {request.name!r} cannot be unloaded: no other broker could take it; to disconnect its clients and"
-            " seal it, use: danube topics unload"
+            f"topic {request.name!r} cannot be unloaded: no other broker could take it, because this version of Danube"
+            " does not move topics; to disconnect its clients and seal it, use: danube topics unload"
         )
 
     async def describe_topic(self, request: pb.DescribeTopicRequest, _context: Context) -> pb.DescribeTopicResponse:
         """Describe a topic; the reply is empty for one that does not exist, without an error."""
         name = request.name
         try:
-            topics = self._broker.directory.resolve(name)
+            named, durability = self._members(name)
         except (TopicNotFoundError, InvalidArgumentError):
             return pb.DescribeTopicResponse(name=name, delivery=delivery_name(Durability.NONE))
+        found = set()
+        for each, _ in named:
+            # Of a topic that waits for its owner, and of one that is being deleted, none are shown.
+            with suppress(TopicNotFoundError, UnavailableError):
+                found.update(await self._subscriptions(each))
         return pb.DescribeTopicResponse(
             name=name,
-            subscriptions=sorted({each for topic in topics for each in topic.subscriptions}),
-            broker_id=str(BROKER_ID),
-            delivery=delivery_name(topics[0].durability),
+            subscriptions=sorted(found),
+            broker_id=_broker_id(self._broker, named[0][1]),
+            delivery=delivery_name(durability),
         )
 
     # --- Subscriptions ---
 
-    async def list_subscriptions(self, request: pb.TopicRequest, _context: Context) -> pb.SubscriptionListResponse:
-        """List the subscriptions of a topic; empty for one that does not exist."""
+    def _members(self, name: str) -> tuple[list[tuple[str, TopicId]], Durability]:
+        """Return names and ids of a topic or its partitions, wherever they are served; and their durability.
+
+        Raises:
+            TopicNotFoundError, InvalidNameError: it does not exist.
+        """
+        validate_topic(name)
+        record = self._broker.directory.catalogue.find(name)
+        if record is not None and record.topic_ids:
+            return members(name, record), record.durability
+        record, topic_id = self._broker.directory.catalogue.locate(name)
+        return [(name, TopicId(topic_id))], record.durability
+
+    async def _subscriptions(self, name: str) -> list[str]:
+        """Return the names of the subscriptions of a plain topic or a partition, from its owner."""
+        return list((await self._listed_by_owner(pb.TopicRequest(name=name), None)).subscriptions)
+
+    async def list_subscriptions(
+        self, request: pb.TopicRequest, _context: Context | None
+    ) -> pb.SubscriptionListResponse:
+        """List the subscriptions of a topic; empty for one that does not exist.
+
+        Raises:
+            OwnerAwayError: it waits for its owner.
+        """
         try:
-            topics = self._broker.directory.resolve(request.name)
+            named, _ = self._members(request.name)
+            if len(named) == 1:
+                return pb.SubscriptionListResponse(
+                    subscriptions=sorted(self._broker.directory.find(named[0][0]).subscriptions)
+                )
+            found = {name for each, _ in named for name in await self._subscriptions(each)}
         except (TopicNotFoundError, InvalidArgumentError):
             return pb.SubscriptionListResponse()
-        return pb.SubscriptionListResponse(
-            subscriptions=sorted({each for topic in topics for each in topic.subscriptions})
-        )
+        return pb.SubscriptionListResponse(subscriptions=sorted(found))
 
     async def unsubscribe(self, request: pb.SubscriptionRequest, _context: Context) -> pb.SubscriptionResponse:
         """Delete a subscription; its consumers are disconnected.
@@ -341,19 +385,37 @@ class TopicAdmin:
         await self._broker.operations.policies.plan_subscription(change)
 
 
-def _topics(broker: Served, namespace: str | None = None) -> Iterator[tuple[str, Durability]]:
+class _Topic(NamedTuple):
+    """A plain topic or a partition."""
+
+    name: str
+    topic_id: TopicId
+    durability: Durability
+
+
+def _topics(broker: Served, namespace: str | None = None) -> Iterator[_Topic]:
     """Yield the topics and partitions of a namespace, or of all."""
     if namespace is not None and namespace not in broker.directory.catalogue.namespaces:
         return
     for name, record in broker.directory.catalogue.topics(namespace or ""):
-        for each, _ in members(name, record):
-            yield each, record.durability
+        for each, topic_id in members(name, record):
+            yield _Topic(each, topic_id, record.durability)
 
 
-def _listed(topics: Iterator[tuple[str, Durability]]) -> pb.TopicInfoListResponse:
+def _listed(broker: Served, topics: Iterable[_Topic]) -> pb.TopicInfoListResponse:
     return pb.TopicInfoListResponse(
         topics=[
-            pb.TopicInfo(name=name, broker_id=str(BROKER_ID), delivery=delivery_name(durability))
-            for name, durability in topics
+            pb.TopicInfo(
+                name=found.name,
+                broker_id=_broker_id(broker, found.topic_id),
+                delivery=delivery_name(found.durability),
+            )
+            for found in topics
         ]
     )
+
+
+def _broker_id(broker: Served, topic_id: TopicId) -> str:
+    """Return the id of a topic's owner, as these tools know brokers; empty if it has none."""
+    owner = broker.operations.cluster.owner(topic_id)
+    return "" if owner is None else str(owner)

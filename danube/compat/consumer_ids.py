@@ -4,8 +4,8 @@ Such a client requests its id once, by topic, subscription and consumer name, an
 alone. An id therefore stays valid as long as its subscription exists, also after a restart of the broker; the Python
 client, for example, cannot resume otherwise. Ids are in the metadata store::
 
-    /compat/consumers/{id}      ConsumerRecord
-    /writers/consumers          guard of the writer
+    /compat/consumers/{broker}/{id}     ConsumerRecord
+    /writers/{broker}/consumers         guard of the writer
 
 An id is removed with its subscription, or after ``Limits.compat_consumer_expiry_s`` without use. Beyond
 ``Limits.max_compat_consumers`` ids, the least recently used ones are removed; a client with a removed id gets a status
@@ -27,7 +27,6 @@ from danube.model.ids import TopicId
 __all__ = ["ConsumerIds"]
 
 _PREFIX: Final = "/compat/consumers/"
-_WRITER: Final = "/writers/consumers"
 _DELETES_PER_TRANSACTION: Final = 100
 
 _LOOKS_PER_TURN: Final = 1_000
@@ -39,19 +38,26 @@ class ConsumerIds:
 
     Args:
         store: the metadata store.
+        broker: name of the broker; each one has ids of its own.
         limits: bound their number and age.
         new_id: returns a random id.
         exists: whether the topic and the subscription of a consumer still exist.
     """
 
     def __init__(
-        self, store: MetadataStore, limits: Limits, new_id: Callable[[], int], exists: Callable[[KnownConsumer], bool]
+        self,
+        store: MetadataStore,
+        broker: str,
+        limits: Limits,
+        new_id: Callable[[], int],
+        exists: Callable[[KnownConsumer], bool],
     ) -> None:
         self._store = store
+        self._guard = f"/writers/{broker}/consumers"
         self._limits = limits
         self._new_id = new_id
         self._exists = exists
-        self._table = Table(store, _PREFIX, ConsumerRecord, on_change=self._changed)
+        self._table = Table(store, f"{_PREFIX}{broker}/", ConsumerRecord, on_change=self._changed)
         self._writer: TableWriter
         self._index = ConsumerIndex()
 
@@ -60,7 +66,7 @@ class ConsumerIds:
 
     async def load(self) -> None:
         """Read all ids from the store."""
-        self._writer = await TableWriter.open(self._store, _WRITER)
+        self._writer = await TableWriter.open(self._store, self._guard)
         await self._table.load()
 
     def _changed(self, change: RowChange[ConsumerRecord]) -> None:

@@ -26,7 +26,7 @@ from danube.compat.methods import unary
 from danube.compat.policies import SUBSCRIPTION_TYPES
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.compat.receiving import CompatConsumer
-from danube.model import LATEST, SubscriptionType, api, validate_name, validate_topic
+from danube.model import SubscriptionType, api, validate_name, validate_topic
 from danube.model.errors import (
     ConsumerDisplacedError,
     DanubeError,
@@ -61,12 +61,17 @@ _SWEEP_S: Final = 60.0
 
 
 class Consumers:
-    """Handlers of the service."""
+    """Handlers of the service.
+
+    Attributes:
+        ids: of all consumers, from :meth:`run` on.
+    """
+
+    ids: ConsumerIds
 
     def __init__(self, broker: Served) -> None:
         self._broker = broker
         self._limits = broker.runtime.limits
-        self.ids = ConsumerIds(broker.metadata, self._limits, broker.runtime.new_id, self._exists)
 
     def service(self) -> Service:
         """Return the methods, by path."""
@@ -74,7 +79,12 @@ class Consumers:
         return dict(
             [
                 unary(f"{_SERVICE}Subscribe", self.subscribe, pb.ConsumerRequest),
-                (receive, Method(path=receive, kind="server_stream", handler=self.receive_messages)),
+                (
+                    receive,
+                    Method(
+                        path=receive, kind="server_stream", handler=self.receive_messages, opening=pb.ReceiveRequest
+                    ),
+                ),
                 (ack, Method(path=ack, kind="unary", start=self.ack, request_type=pb.AckRequest)),
                 (nack, Method(path=nack, kind="unary", start=self.nack, request_type=pb.NackRequest)),
             ]
@@ -82,6 +92,10 @@ class Consumers:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load the ids, and remove those whose subscription was deleted, repeatedly until cancelled."""
+        broker = self._broker
+        self.ids = ConsumerIds(
+            broker.metadata, broker.directory.broker, self._limits, broker.runtime.new_id, self._exists
+        )
         await self.ids.load()
         await self._sweep()
         task_status.started()
@@ -337,4 +351,4 @@ class _Pending:
 
 
 def _open(topic: str, subscription: str, name: str, kind: SubscriptionType) -> api.ConsumeOpen:
-    return api.ConsumeOpen(topic, subscription, name, kind, LATEST)
+    return api.ConsumeOpen(topic=topic, subscription=subscription, consumer_name=name, type=kind)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from danube.compat.admin import admin_services
+from danube.compat.auth import AuthService
 from danube.compat.codec import PROTO
 from danube.compat.consumers import Consumers
 from danube.compat.discovery import Discovery
@@ -15,8 +16,10 @@ from danube.compat.grpc_health import HEALTH, GrpcHealth
 from danube.compat.health import HealthCheck
 from danube.compat.producers import Producers
 from danube.compat.reflection import REFLECTION, Reflection
+from danube.compat.relay import Relay
 from danube.compat.schemas import schema_service
 from danube.compat.storage import storage_service
+from danube.model.ids import ProducerId
 from danube.wire import Codec, Service
 
 if TYPE_CHECKING:
@@ -40,14 +43,30 @@ class CompatFace:
                 **self.producers.service(),
                 **self.consumers.service(),
                 **HealthCheck(self.producers, self.consumers).service(),
+                **AuthService(broker).service(),
                 **storage_service(),
                 **schema_service(),
             },
         )
-        self.admin_services = _with_standard_services(broker, {**admin_services(broker), **schema_service()})
+        self.relay = Relay(broker)
+        self.admin_services = _with_standard_services(
+            broker, {**admin_services(broker, self.relay), **schema_service()}
+        )
+
+    def topic_of_producer(self, producer_id: ProducerId) -> str | None:
+        """Return the topic of a producer; None if the number is not known."""
+        topic = self.producers.topics.get(producer_id)
+        return topic.name if topic is not None else None
+
+    def subscription_of_consumer(self, consumer_id: int) -> tuple[str, str] | None:
+        """Return the topic and the subscription of a consumer; None if the number is not known."""
+        consumer = self.consumers.ids.find(consumer_id)
+        return (consumer.record.topic, consumer.record.subscription) if consumer is not None else None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
+        self.relay.begin()
+        self.producers.load()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.producers.run)
             await nursery.start(self.consumers.run)

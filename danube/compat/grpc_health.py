@@ -1,7 +1,7 @@
 """``grpc.health.v1.Health``: gRPC's standard health service, for probes and load balancers.
 
-The broker as a whole (the empty name) and each service of the port have the same health: serving until the broker
-drains. A failed broker does not answer.
+The broker as a whole (the empty name) and each service of the port have the same health: serving from the
+end of the broker's start until it drains. A failed broker does not answer.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class GrpcHealth:
         watch = f"/{HEALTH}/Watch"
         return dict(
             [
-                unary(f"/{HEALTH}/Check", self.check, pb.HealthCheckRequest),
-                unary(f"/{HEALTH}/List", self.list_all, pb.HealthListRequest),
-                (watch, Method(path=watch, kind="server_stream", handler=self.watch)),
+                unary(f"/{HEALTH}/Check", self.check, pb.HealthCheckRequest, early=True),
+                unary(f"/{HEALTH}/List", self.list_all, pb.HealthListRequest, early=True),
+                (watch, Method(path=watch, kind="server_stream", handler=self.watch, early=True)),
             ]
         )
 
@@ -74,13 +74,17 @@ class GrpcHealth:
             await self._send(stream, pb.HealthCheckResponse.SERVICE_UNKNOWN)
         else:
             await self._send(stream, self._status())
+            if not self._broker.started and not self._broker.draining:
+                await self._broker.wait_started()
+                await self._send(stream, self._status())
             if not self._broker.draining:
                 await self._broker.wait_draining()
                 await self._send(stream, self._status())
         await trio.sleep_forever()
 
     def _status(self) -> pb.HealthCheckResponse.ServingStatus:
-        return pb.HealthCheckResponse.NOT_SERVING if self._broker.draining else pb.HealthCheckResponse.SERVING
+        serving = self._broker.started and not self._broker.draining
+        return pb.HealthCheckResponse.SERVING if serving else pb.HealthCheckResponse.NOT_SERVING
 
     @staticmethod
     async def _send(stream: ServerStream, status: pb.HealthCheckResponse.ServingStatus) -> None:

@@ -106,7 +106,7 @@ def _some(topic: Origin, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]
     elif flags & BatchFlags.COMPOSITE:
         decode = _COMPOSITE.decode
     try:
-        return [decode(raw) for raw in topic.opened.open(topic.topic_id, batch).take(ranges)]
+        return [decode(raw) for raw in topic.opened.open(batch).take(ranges)]
     except UNDECODABLE as error:
         raise CorruptBatchError(f"batch records do not decode: {error}") from error
 

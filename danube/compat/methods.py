@@ -18,8 +18,14 @@ def unary(
     handler: Callable[[Any, Context], Awaitable[Any]],
     request_type: Any,
     max_request_bytes: int | None = None,
+    *,
+    early: bool = False,
 ) -> tuple[str, Method]:
-    """Return a unary method and its path; errors of its handler are converted for official clients."""
+    """Return a unary method and its path; errors of its handler are converted for official clients.
+
+    Args:
+        path, handler, request_type, max_request_bytes, early: of the :class:`Method`.
+    """
 
     @wraps(handler)
     async def translated(request: Any, context: Context) -> Any:
@@ -29,7 +35,12 @@ def unary(
             raise for_clients(error) from error
 
     method = Method(
-        path=path, kind="unary", handler=translated, request_type=request_type, max_request_bytes=max_request_bytes
+        path=path,
+        kind="unary",
+        handler=translated,
+        request_type=request_type,
+        max_request_bytes=max_request_bytes,
+        early=early,
     )
     return path, method
 

@@ -64,16 +64,15 @@ class Producers:
     """Handlers of the service, and the index of producer ids.
 
     Attributes:
-        topics: topics by producer id. Entries of deleted topics and producers are detected on use, or by a sweep.
+        topics: topics by producer id, from :meth:`load`. Entries of deleted topics and producers are detected on use,
+            or by a sweep.
     """
 
     def __init__(self, broker: Served) -> None:
         self._broker = broker
         limits = broker.runtime.limits
         self._max_request_bytes = max(_DELIVERY_BYTES, limits.compat_max_message_bytes - _DELIVERY_BYTES)
-        self.topics: dict[ProducerId, ServedTopic] = {
-            producer_id: topic for topic in broker.directory.kept_topics() for producer_id in topic.producers.ids()
-        }
+        self.topics: dict[ProducerId, ServedTopic] = {}
 
     def service(self) -> Service:
         """Return the methods, by path."""
@@ -96,6 +95,11 @@ class Producers:
             del self.topics[producer_id]
             return False
         return True
+
+    def load(self) -> None:
+        """Index the producers of all topics."""
+        topics = self._broker.directory.kept_topics()
+        self.topics = {producer_id: topic for topic in topics for producer_id in topic.producers.ids()}
 
     async def run(self) -> None:
         """Remove the ids of deleted topics and producers from time to time, until cancelled."""

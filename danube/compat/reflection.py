@@ -40,7 +40,8 @@ class Reflection:
         """Return the methods, by path."""
         paths = {f"/{name}/ServerReflectionInfo": pb for name, pb in _VERSIONS.items()}
         return {
-            path: Method(path=path, kind="bidi", handler=partial(self._answer_all, pb)) for path, pb in paths.items()
+            path: Method(path=path, kind="bidi", handler=partial(self._answer_all, pb), early=True)
+            for path, pb in paths.items()
         }
 
     async def _answer_all(self, pb: Any, stream: ServerStream, _context: Context) -> None:

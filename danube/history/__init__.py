@@ -23,13 +23,17 @@ from danube.history.remote import (
     SubscriptionStored,
     TopicDeleted,
     TopicStored,
+    brokers_with_commits,
     encode_change,
     highest_epoch,
+    wal_place,
 )
 from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
 from danube.history.retention import RetentionPlan
 from danube.history.sealer import Sealable, Sealer, SealingStatus
+from danube.history.sole_tenure import SoleTenure
 from danube.history.survey import Chain, Survey
+from danube.history.tenure import Tenure, assigned_epoch, owner_epoch
 
 __all__ = [
     "Bucket",
@@ -49,18 +53,24 @@ __all__ = [
     "Sealer",
     "SealingStatus",
     "SegmentReader",
+    "SoleTenure",
     "StorageReport",
     "SubscriptionDeleted",
     "SubscriptionStored",
     "Subscriptions",
     "Survey",
     "RecordSource",
+    "Tenure",
     "TopicDeleted",
     "TopicHistory",
     "TopicStored",
+    "assigned_epoch",
     "encode_change",
     "enter",
+    "brokers_with_commits",
     "highest_epoch",
+    "wal_place",
+    "owner_epoch",
     "read_bucket",
     "survey_bucket",
     "survey_topics",

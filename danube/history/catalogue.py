@@ -2,155 +2,261 @@
 
 Keys::
 
-    /owner                                  OwnerRecord: the broker that may change the keys below
+    /history                                HistoryRecord: identity of the metadata
     /segments/{topic id}/{base offset}      PartRecord: (object, byte range, offsets, checksum)
     /objects/{storage}/{object}             ObjectRecord: how many parts point to it
+    /garbage/{storage}/{object}             GarbageRecord: no part points to it, and it is to be deleted
     /starts/{topic id}                      start offset set by retention
-    /writers/history                        guard of the owner's changes
+    /writers/{broker}/history               guard of the changes of one broker
 
-Every change is a transaction that is conditional on ``/owner``: a broker that starts takes a higher epoch and
-writes that key, and from then on every change of a former owner fails (:class:`OwnerFencedError`). Transactions are
-bounded, so a large change takes several; each of them is consistent in itself: an object's reference count is changed
-together with the parts that refer to it.
+Each broker has the parts of the topics that it owns in memory, and changes no others: every transaction is conditional
+on the assignments of the topics that it concerns and on the broker's session (:mod:`danube.history.tenure`). So the
+delayed change of a former owner is refused. The guard refuses those of a former life of the same broker, which gets
+:class:`OwnerFencedError`.
+
+Objects may have parts of topics of several owners. Their rows are counted by compare-and-set
+(:mod:`danube.history.changes`): if another owner has changed one in the meantime, it is read again and the change is
+repeated. Transactions are bounded, so a large change takes several; each of them is consistent in itself: an object's
+reference count is changed together with the parts that refer to it.
 
 All reads are served from memory. The records are ordered by offset instead of by key, so they are not in
 :class:`~danube.metadata.Table` objects. Changes go through a :class:`~danube.metadata.TableWriter`: if the outcome of
 one is unknown (its answer was lost, or it was cancelled), it is settled before the next change, and applied to memory
-as soon as the outcome is certain. The owner's epoch is also the life of the writer's guard.
+as soon as the outcome is certain. So no object is counted twice, and none is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory
+from danube.history.changes import (
+    GARBAGE,
+    HISTORY_KEY,
+    OBJECTS,
+    SEGMENTS,
+    STARTS,
+    CatalogueKeys,
+    HistoryRecord,
+    NewObject,
+    Plan,
+    plan_change,
+    start_key,
+    topic_of_start,
+    topic_segments,
+)
+from danube.history.parts import GarbageRecord, ObjectRecord, ObjectRef, PartRecord, TopicHistory
 from danube.history.segment import SegmentPart
-from danube.metadata import Change, Condition, Delete, MetadataStore, Put, TableWriter, decode_record
-from danube.model.errors import MetadataConflictError, OwnerFencedError
-from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
+from danube.history.sole_tenure import SoleTenure
+from danube.history.tenure import Tenure
+from danube.metadata import Change, Condition, Delete, KeyValue, MetadataStore, Put, TableWriter, decode_record
+from danube.model.errors import DataLossError, MetadataConflictError, NotOwnerError, UnavailableError
+from danube.model.ids import NO_TOPIC, Offset, OwnerEpoch, TopicId
 
-__all__ = ["HistoryCatalogue", "OwnerRecord"]
+__all__ = ["HistoryCatalogue"]
 
-_PARTS_PER_TRANSACTION: Final = 60
-"""Parts changed by one transaction. With their objects that makes slightly more than twice as many changes, which is
-below ``metadata_max_transaction_changes``."""
-_OWNER_KEY: Final = "/owner"
-_WRITER: Final = "/writers/history"
-_FIRST_EPOCH: Final = OwnerEpoch(1)
-
-
-class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The broker that owns the history."""
-
-    epoch: OwnerEpoch
-    """Incremented at each start of a broker on this metadata store."""
-    incarnation: str
-    """Identity of this metadata store. A bucket with another incarnation belongs to another broker."""
+_PARTS_PER_TRANSACTION: Final = 40
+"""Parts changed by one transaction. Each may be of another topic, and in another object: with their assignments that
+makes up to three times as many conditions, which is below ``metadata_max_transaction_changes``."""
+_ATTEMPTS: Final = 20
+"""How often a change is repeated because other owners have changed the rows of its objects."""
 
 
 OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[TopicId, Offset]], None]
 """``on_change(added, removed, starts)``: called for one applied change; added parts may replace removed ones."""
 
 _encode = msgspec.msgpack.encode
-_OWNER = msgspec.msgpack.Decoder(OwnerRecord)
+_HISTORY = msgspec.msgpack.Decoder(HistoryRecord)
 _PART = msgspec.msgpack.Decoder(PartRecord)
 _OBJECT = msgspec.msgpack.Decoder(ObjectRecord)
-
-
-def _part_key(part: SegmentPart) -> str:
-    return f"/segments/{part.topic_id:016x}/{part.base_offset:016x}"
-
-
-def _object_key(ref: ObjectRef) -> str:
-    return f"/objects/{ref.storage}/{ref.key}"
-
-
-def _start_key(topic_id: TopicId) -> str:
-    return f"/starts/{topic_id:016x}"
+_GARBAGE = msgspec.msgpack.Decoder(GarbageRecord)
 
 
 class HistoryCatalogue:
-    """The sealed parts and objects of all topics, in memory and in the metadata store. Create it with :meth:`claim`.
+    """The sealed parts of a broker's topics, in memory and in the metadata store. Create it with :meth:`open`.
 
     Attributes:
-        epoch: epoch of this owner.
+        tenure: which topics this broker owns.
         incarnation: identity of the metadata store.
         topics: histories by topic id, for topics with sealed parts or a start offset.
-        objects: all known objects, including garbage.
+        objects: the objects that their parts are in. Other owners may have changed those that they share.
+        garbage: objects that this broker has to delete.
         commits: referenced objects of durability ``remote``. They are kept in memory only: the objects describe
             themselves, and recovery finds them.
         on_change: called for each change, in order, as soon as it is known to have been applied.
     """
 
-    def __init__(self, store: MetadataStore, writer: TableWriter, owner: OwnerRecord, owner_revision: int) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        tenure: Tenure,
+        writer: TableWriter,
+        incarnation: str,
+        bucket_life: SoleTenure,
+        unshared: Collection[str] = (),
+    ) -> None:
         self._store = store
         self._writer = writer
-        self._owner_revision = owner_revision
+        self._keys = CatalogueKeys(tenure.broker, unshared)
+        self._revisions: dict[ObjectRef, int] = {}
+        """Of the rows of objects and of garbage; an object has one of them."""
+        self._shared: set[ObjectRef] = set()
+        """Objects that also have parts of other owners."""
+        self._condemned: set[ObjectRef] = set()
+        """Garbage whose deletion has begun: it can no longer be taken back into use."""
         self._in_progress: set[ObjectRef] = set()
-        self.epoch = owner.epoch
-        self.incarnation = owner.incarnation
+        self._released: set[TopicId] = set()
+        """Topics that other brokers own now."""
+        self._bucket_life = bucket_life
+        self.tenure = tenure
+        self.incarnation = incarnation
         self.topics: dict[TopicId, TopicHistory] = {}
         self.objects: dict[ObjectRef, ObjectRecord] = {}
+        self.garbage: dict[ObjectRef, GarbageRecord] = {}
         self.commits: dict[ObjectRef, ObjectRecord] = {}
         self.on_change: OnChange = _ignore
 
     @classmethod
-    async def claim(
-        cls, store: MetadataStore, incarnation: str, at_least: OwnerEpoch = _FIRST_EPOCH
+    async def open(
+        cls, store: MetadataStore, tenure: Tenure, incarnation: str, unshared: Collection[str] = ()
     ) -> HistoryCatalogue:
-        """Take ownership under a new epoch, fencing every former owner, and read the catalogue.
+        """Fence the former life of this broker, and read the history of the topics that it owns.
 
         Args:
             store: the metadata store.
-            incarnation: identity to record if the store has no owner yet.
-            at_least: the lowest acceptable epoch (a bucket may contain a higher epoch than a new metadata store).
-        """
-        while True:
-            item = await store.get(_OWNER_KEY)
-            former = (
-                decode_record(item, _OWNER.decode) if item is not None else OwnerRecord(NO_OWNER_EPOCH, incarnation)
-            )
-            owner = OwnerRecord(max(OwnerEpoch(former.epoch + 1), at_least), former.incarnation)
-            condition = Condition(_OWNER_KEY, item.mod_revision if item is not None else 0)
-            try:
-                writer, revision = await TableWriter.claim(
-                    store, _WRITER, owner.epoch, [condition], [Put(_OWNER_KEY, _encode(owner))]
-                )
-            except MetadataConflictError:
-                continue  # another broker claims at the same time; the last one wins
-            self = cls(store, writer, owner, revision)
-            await self._load()
-            return self
-
-    async def _load(self) -> None:
-        for item in (await self._store.list("/objects/"))[0]:
-            _, _, storage, key = item.key.split("/", 3)
-            self.objects[ObjectRef(storage, key)] = decode_record(item, _OBJECT.decode)
-        for item in (await self._store.list("/segments/"))[0]:
-            record = decode_record(item, _PART.decode)
-            self.topic(record.part.topic_id).add(record)
-        for item in (await self._store.list("/starts/"))[0]:
-            self.topic(TopicId(int(item.key.removeprefix("/starts/"), 16))).start_offset = Offset(int(item.value))
-
-    async def raise_epoch(self, at_least: OwnerEpoch) -> None:
-        """Raise this owner's epoch to ``at_least``, the lowest one that a bucket to be taken over permits.
+            tenure: what this broker owns.
+            incarnation: identity to record if the store has no history yet.
+            unshared: storages that other brokers cannot reach; see :class:`~danube.history.changes.CatalogueKeys`.
 
         Raises:
-            OwnerFencedError: another broker owns the history now.
-            DanubeError: the store failed. If the outcome is unknown, the next change determines it.
+            DataLossError: a record does not decode.
+            DanubeError: the store cannot answer.
+        """
+        while (item := await store.get(HISTORY_KEY)) is None:
+            try:
+                await store.put(HISTORY_KEY, _encode(HistoryRecord(incarnation)), expected_revision=0)
+            except MetadataConflictError:
+                continue  # another broker was faster, or the answer to an earlier attempt was lost
+        writer = await TableWriter.open(store, f"/writers/{tenure.broker}/history")
+        found = decode_record(item, _HISTORY.decode).incarnation
+        life = tenure if isinstance(tenure, SoleTenure) else await SoleTenure.begin(store, tenure.broker)
+        self = cls(store, tenure, writer, found, life, unshared)
+        await self.load()
+        return self
+
+    @property
+    def epoch(self) -> OwnerEpoch:
+        """The epoch of this life of the broker in its buckets, higher than that of any former owner of these."""
+        return self._bucket_life.epoch(NO_TOPIC)
+
+    async def raise_epoch(self, at_least: OwnerEpoch) -> None:
+        """Raise :attr:`epoch`, if it is lower than ``at_least``.
+
+        Raises:
+            OwnerFencedError: another process runs as this broker.
+            DanubeError: the metadata cannot be written.
+        """
+        await self._bucket_life.raise_epoch(at_least)
+
+    # --- Topics that come and go ---
+
+    async def load(self) -> None:
+        """Read the history of all topics that this broker owns, in a few lists.
+
+        Raises:
+            DataLossError: a record does not decode.
+            DanubeError: the store cannot answer.
+        """
+        for item in (await self._store.list(SEGMENTS))[0]:
+            record = decode_record(item, _PART.decode)
+            if self.tenure.owns(record.part.topic_id):
+                self.topic(record.part.topic_id).add(self._keys.read_part(record))
+        for item in (await self._store.list(STARTS))[0]:
+            if self.tenure.owns(topic_of_start(item.key)):
+                self.topic(topic_of_start(item.key)).start_offset = Offset(int(item.value))
+        own = self._own_references()
+        for item in (await self._store.list(OBJECTS))[0]:
+            ref = self._keys.ref(item.key)
+            if ref in own:
+                self._know(ref, item)
+        for item in (await self._store.list(GARBAGE))[0]:
+            waste = decode_record(item, _GARBAGE.decode)
+            if waste.broker == self.tenure.broker:
+                ref = self._keys.ref(item.key)
+                self.garbage[ref], self._revisions[ref] = waste, item.mod_revision
+        self._shared = {ref for ref, record in self.objects.items() if record.references != own[ref]}
+
+    async def adopt(self, topic_id: TopicId) -> None:
+        """Read the history of a topic that this broker has become the owner of. No-op if it is known.
+
+        Raises:
+            DanubeError: the store cannot answer.
         """
         async with self._changing():
-            if self.epoch < at_least:
-                operation = Put(_OWNER_KEY, _encode(OwnerRecord(at_least, self.incarnation)))
-                await self._apply(Change((), (operation,), lambda revision: self._own(at_least, revision)))
+            self._released.discard(topic_id)
+            if topic_id in self.topics:
+                return
+            parts = (await self._store.list(topic_segments(topic_id)))[0]
+            start = await self._store.get(start_key(topic_id))
+            records = [self._keys.read_part(decode_record(item, _PART.decode)) for item in parts]
+            found: dict[ObjectRef, KeyValue] = {}
+            for ref in {record.ref for record in records} - self.objects.keys():
+                row = await self._store.get(self._keys.object_key(ref))
+                if row is not None:
+                    found[ref] = row
+            if not records and start is None:
+                return
+            topic = self.topic(topic_id)
+            for record in records:
+                topic.add(record)
+            for ref, row in found.items():
+                self._know(ref, row)
+            self._note_shared({record.ref for record in records})
+            starts = {topic_id: Offset(int(start.value))} if start is not None else {}
+            topic.start_offset = starts.get(topic_id, topic.start_offset)
+            self.on_change(records, (), starts)
 
-    def _own(self, epoch: OwnerEpoch, revision: int) -> None:
-        """Record the epoch that was written to the owner's record."""
-        self.epoch, self._owner_revision = epoch, revision
+    def release(self, topic_id: TopicId) -> None:
+        """Forget the history of a topic that has another owner now. Nothing changes in the metadata."""
+        self._released.add(topic_id)
+        topic = self.topics.pop(topic_id, None)
+        if topic is not None:
+            self._note_shared({record.ref for record in topic.parts})
+            self.on_change((), topic.parts, {})
+
+    def _know(self, ref: ObjectRef, item: KeyValue) -> None:
+        self.objects[ref], self._revisions[ref] = decode_record(item, _OBJECT.decode), item.mod_revision
+
+    def _own_references(self) -> Counter[ObjectRef]:
+        return Counter(record.ref for record in self.all_parts())
+
+    def _note_shared(self, refs: Iterable[ObjectRef]) -> None:
+        """Find out which of these objects have parts of other owners, and forget those that have no others."""
+        own = self._own_references()
+        for ref in refs:
+            record = self.objects.get(ref)
+            self._shared.discard(ref)
+            if record is None:
+                continue
+            if not own[ref]:
+                del self.objects[ref], self._revisions[ref]
+            elif own[ref] != record.references:
+                self._shared.add(ref)
+
+    async def refresh_shared(self, storage: str) -> None:
+        """Read the rows of a storage's objects that have parts of other owners, which may have deleted a topic in them.
+
+        Raises:
+            DanubeError: the store cannot answer.
+        """
+        for ref in [ref for ref in self._shared if ref.storage == storage]:
+            async with self._changing():
+                await self._read_row(ref)
 
     def topic(self, topic_id: TopicId) -> TopicHistory:
         """Return the history of a topic; create an empty one if the topic has no sealed data."""
@@ -178,30 +284,34 @@ class HistoryCatalogue:
         """Determine whether the last change was applied, if that is unknown.
 
         Raises:
-            OwnerFencedError: another broker owns the history now.
+            OwnerFencedError: another process runs as this broker.
             DanubeError: the store failed; the outcome is still unknown.
         """
         async with self._changing():
             return
 
     def may_be_needed(self, ref: ObjectRef) -> bool:
-        """Whether an object is known or in progress. Exact only after :meth:`settle`."""
-        return ref in self.objects or ref in self._in_progress
+        """Whether an object is known or in progress. Exact only after :meth:`settle`, and for this broker's topics."""
+        return ref in self.objects or ref in self.garbage or ref in self._in_progress
+
+    async def is_unknown(self, ref: ObjectRef) -> bool:
+        """Whether no broker has entered an object, and it is neither garbage nor in progress on this one.
+
+        Raises:
+            OwnerFencedError: another process runs as this broker.
+            DanubeError: the store failed.
+        """
+        async with self._changing():
+            keys = (self._keys.object_key(ref), self._keys.garbage_key(ref))
+            return not self.may_be_needed(ref) and [await self._store.get(key) for key in keys] == [None, None]
 
     # --- Changes ---
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
         """Hold the lock for changes; inside the block all earlier changes are settled."""
-        settled = False
-        try:
-            async with self._writer.changing():
-                settled = True
-                yield
-        except OwnerFencedError:
-            if not settled:
-                await self._check_owner()
-            raise
+        async with self._writer.changing():
+            yield
 
     async def enter(
         self,
@@ -220,8 +330,10 @@ class HistoryCatalogue:
             tainted: it also holds data that is no longer needed.
 
         Raises:
-            MetadataConflictError: some of the offsets are sealed already.
-            OwnerFencedError: another broker owns the history now. Earlier entries of this call remain.
+            MetadataConflictError: some of the offsets are sealed already, or the object was given up.
+            NotOwnerError: this broker does not own one of the topics. Earlier entries of this call remain.
+            UnavailableError: it has no session at the moment, or the outcome is unknown.
+            OwnerFencedError: another process runs as this broker.
         """
         records = [PartRecord(ref.storage, ref.key, part) for part in parts]
         for at in range(0, len(records), _PARTS_PER_TRANSACTION):
@@ -233,7 +345,7 @@ class HistoryCatalogue:
                     added=some,
                     removed=(),
                     now_us=created_us,
-                    new_objects={ref: (size_bytes, created_us)},
+                    new=NewObject(ref, size_bytes, created_us),
                     taint=tainted,
                 )
 
@@ -282,21 +394,21 @@ class HistoryCatalogue:
             Whether that was done; False if one of the old parts was removed in the meantime.
 
         Raises:
-            OwnerFencedError: another broker owns the history now.
+            NotOwnerError, UnavailableError, OwnerFencedError: as :meth:`enter`.
         """
         async with self._changing():
             present = {record.part.base_offset: record for record in self.topic(part.topic_id).parts}
             if any(present.get(record.part.base_offset) != record for record in old):
                 return False
             new = PartRecord(ref.storage, ref.key, part)
-            await self._change(added=[new], removed=old, now_us=now_us, new_objects={ref: (size_bytes, now_us)})
+            await self._change(added=[new], removed=old, now_us=now_us, new=NewObject(ref, size_bytes, now_us))
             return True
 
     async def withdraw(self, topic_id: TopicId, parts: Sequence[PartRecord], now_us: int) -> None:
         """Remove parts of a topic whose batches are also stored elsewhere. Unknown parts are ignored.
 
         Raises:
-            OwnerFencedError: another broker owns the history now.
+            NotOwnerError, UnavailableError, OwnerFencedError: as :meth:`enter`.
         """
         for at in range(0, len(parts), _PARTS_PER_TRANSACTION):
             async with self._changing():
@@ -313,7 +425,7 @@ class HistoryCatalogue:
         """Move a topic's start to ``start_offset`` and remove the parts that lie entirely below. Never moves backwards.
 
         Raises:
-            OwnerFencedError: another broker owns the history now.
+            NotOwnerError, UnavailableError, OwnerFencedError: as :meth:`enter`.
         """
         while True:
             async with self._changing():
@@ -333,7 +445,7 @@ class HistoryCatalogue:
         """Remove a deleted topic; objects that it shared become tainted.
 
         Raises:
-            OwnerFencedError: another broker owns the history now.
+            NotOwnerError, UnavailableError, OwnerFencedError: as :meth:`enter`.
         """
         while True:
             async with self._changing():
@@ -342,29 +454,95 @@ class HistoryCatalogue:
                     return
                 some = topic.parts[:_PARTS_PER_TRANSACTION]
                 if not some:
-                    await self._transact([Delete(_start_key(topic_id))], [], lambda: self._forget_topic(topic_id))
+                    await self._transact(
+                        [Delete(start_key(topic_id))], [], [topic_id], lambda _revision: self._forget_topic(topic_id)
+                    )
                     return
                 await self._change(added=(), removed=some, now_us=now_us, taint=True)
 
-    async def forget_object(self, ref: ObjectRef) -> None:
-        """Remove an object that was deleted from its storage.
+    async def condemn(self, ref: ObjectRef) -> bool:
+        """Begin the deletion of garbage; from now on it cannot be taken back into use.
+
+        Returns:
+            Whether it may be deleted from its storage now.
 
         Raises:
-            OwnerFencedError: another broker owns the history now.
+            OwnerFencedError: another process runs as this broker.
+            DanubeError: the store failed, and the outcome of a change is unknown.
         """
         async with self._changing():
-            found = self.objects.get(ref)
-            if found is not None:
-                assert not found.references, f"{ref} is still referenced"
-                await self._transact([Delete(_object_key(ref))], [], lambda: self._forget_object(ref))
+            if ref not in self.garbage or ref in self.objects or ref in self._in_progress:
+                return False
+            self._condemned.add(ref)
+            return True
 
-    def garbage(self, until_us: int) -> list[ObjectRef]:
-        """Return the unreferenced objects that lost their last reference before a time."""
-        return [
-            ref
-            for ref, record in self.objects.items()
-            if not record.references and record.garbage_since_us and record.garbage_since_us < until_us
-        ]
+    async def give_up(self, created_us: Mapping[ObjectRef, int], now_us: int) -> list[ObjectRef]:
+        """Make objects garbage that were stored by this broker and never entered, and condemn them.
+
+        Args:
+            created_us: the objects, with the times at which they were stored.
+            now_us: wall clock.
+
+        Returns:
+            Those that may be deleted from their storage now. An object that some owner has entered is not among them.
+
+        Raises:
+            UnavailableError: this broker has no session at the moment, or the outcome is unknown.
+            OwnerFencedError: another process runs as this broker.
+        """
+        given_up: list[ObjectRef] = []
+        waste = {ref: GarbageRecord(self.tenure.broker, 0, since_us, now_us) for ref, since_us in created_us.items()}
+        for some in _groups(list(waste)):
+            async with self._changing():
+                some = [ref for ref in some if ref not in self._in_progress and ref not in self.objects]
+                try:
+                    await self._bury_unknown({ref: waste[ref] for ref in some})
+                except MetadataConflictError:
+                    for ref in some:
+                        with suppress(MetadataConflictError):
+                            await self._bury_unknown({ref: waste[ref]})
+                some = [ref for ref in some if ref in self.garbage]
+                self._condemned.update(some)
+                given_up += some
+        return given_up
+
+    async def _bury_unknown(self, waste: Mapping[ObjectRef, GarbageRecord]) -> None:
+        waste = {ref: record for ref, record in waste.items() if ref not in self.garbage}
+        if not waste:
+            return
+
+        def applied(revision: int) -> None:
+            for ref, record in waste.items():
+                self._bury(ref, record, revision)
+
+        keys = self._keys
+        conditions = [Condition(key(ref), 0) for ref in waste for key in (keys.object_key, keys.garbage_key)]
+        operations = [Put(keys.garbage_key(ref), _encode(record)) for ref, record in waste.items()]
+        await self._transact(operations, conditions, (), applied)
+
+    async def forget_objects(self, refs: Sequence[ObjectRef]) -> None:
+        """Remove garbage that was deleted from its storage. Unknown objects are ignored.
+
+        Raises:
+            UnavailableError: this broker has no session at the moment, or the outcome is unknown.
+            OwnerFencedError: another process runs as this broker.
+        """
+        for some in _groups(refs):
+            async with self._changing():
+                for ref in some:
+                    assert ref not in self.objects, f"{ref} is still referenced"
+                some = [ref for ref in some if ref in self.garbage]
+                if some:
+                    await self._transact(
+                        [Delete(self._keys.garbage_key(ref)) for ref in some],
+                        [Condition(self._keys.garbage_key(ref), self._revisions[ref]) for ref in some],
+                        (),
+                        partial(self._forget, some),
+                    )
+
+    def garbage_until(self, until_us: int) -> list[ObjectRef]:
+        """Return the garbage that lost its last reference before a time."""
+        return [ref for ref, record in self.garbage.items() if record.since_us < until_us]
 
     def all_parts(self) -> Iterator[PartRecord]:
         """Yield every sealed part; those in commits of durability ``remote`` are not sealed yet."""
@@ -377,92 +555,157 @@ class HistoryCatalogue:
         added: Sequence[PartRecord],
         removed: Sequence[PartRecord],
         now_us: int,
-        new_objects: dict[ObjectRef, tuple[int, int]] | None = None,
+        new: NewObject | None = None,
         starts: Mapping[TopicId, Offset] | None = None,
         taint: bool = False,
     ) -> None:
         """Add and remove parts, and update the counts of their objects, in one transaction."""
-        objects: dict[ObjectRef, ObjectRecord] = {}
-
-        def count(record: PartRecord, sign: int) -> None:
-            ref = record.ref
-            found = objects.get(ref) or self.objects.get(ref)
-            if found is None:
-                assert new_objects is not None
-                size_bytes, created_us = new_objects[ref]
-                found = ObjectRecord(size_bytes, 0, 0, created_us)
-            references = found.references + sign
-            objects[ref] = msgspec.structs.replace(
-                found,
-                references=references,
-                live_bytes=found.live_bytes + sign * record.part.size_bytes,
-                garbage_since_us=0 if references else now_us,
-                tainted=found.tainted or taint,
-            )
-
         stored = [record for record in removed if record.ref not in self.commits]
-        for record in stored:
-            count(record, -1)
+        topics = {record.part.topic_id for record in (*added, *removed)} | (starts or {}).keys()
+        rows: dict[ObjectRef, tuple[ObjectRecord | None, int]] = {}
+        """Of objects that are not in memory, because only other owners had parts in them."""
+
+        def row(ref: ObjectRef) -> tuple[ObjectRecord | None, int]:
+            known = self.objects.get(ref)
+            return (known, self._revisions[ref]) if known is not None else rows.get(ref, (None, 0))
+
+        def revivable(ref: ObjectRef) -> int:
+            return self._revisions[ref] if ref in self.garbage and ref not in self._condemned else 0
+
+        def applied(revision: int) -> None:
+            self._applied(plan, revision, added, removed, starts or {})
+            if rows:
+                self._note_shared(plan.counted)
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            plan = plan_change(
+                self._keys,
+                row,
+                revivable,
+                added=added,
+                removed=stored,
+                starts=starts or {},
+                new=new,
+                broker=self.tenure.broker,
+                now_us=now_us,
+                taint=taint,
+            )
+            if not plan.operations:
+                applied(0)  # nothing to change in the store
+                return
+            try:
+                await self._transact(plan.operations, plan.conditions, topics, applied)
+                return
+            except MetadataConflictError:
+                if not await self._reread(plan, rows) or attempt == _ATTEMPTS:
+                    raise
+
+    def _applied(
+        self,
+        plan: Plan,
+        revision: int,
+        added: Sequence[PartRecord],
+        removed: Sequence[PartRecord],
+        starts: Mapping[TopicId, Offset],
+    ) -> None:
+        """Apply a change to memory; its topics may have been released while it was in doubt."""
+        topics = {record.part.topic_id for record in (*added, *removed)}
+        added = [record for record in added if record.part.topic_id not in self._released]
+        removed = [record for record in removed if record.part.topic_id not in self._released]
+        starts = {topic_id: start for topic_id, start in starts.items() if topic_id not in self._released}
+        for record in removed:
+            if record.ref in self.commits:
+                self._release_commit(record)
+        for topic_id in {record.part.topic_id for record in removed}:
+            self.topic(topic_id).remove(record for record in removed if record.part.topic_id == topic_id)
         for record in added:
-            count(record, 1)
-        operations: list[Put | Delete] = []
-        conditions: list[Condition] = []
-        replaced = {_part_key(record.part) for record in added}
-        gone = (_part_key(record.part) for record in stored)
-        operations += [Delete(key) for key in gone if key not in replaced]
-        operations += [Put(_part_key(record.part), _encode(record)) for record in added]
-        operations += [Put(_object_key(ref), _encode(record)) for ref, record in objects.items()]
-        operations += [Put(_start_key(topic_id), str(start).encode()) for topic_id, start in (starts or {}).items()]
-        if not stored:
-            conditions += [Condition(_part_key(record.part), 0) for record in added]
+            self.topic(record.part.topic_id).add(record)
+        for ref, found in plan.counted.items():
+            if isinstance(found, GarbageRecord):
+                self.objects.pop(ref, None)
+                self._bury(ref, found, revision)
+            else:
+                self.garbage.pop(ref, None)
+                self.objects[ref], self._revisions[ref] = found, revision
+        for topic_id, start in starts.items():
+            self.topic(topic_id).start_offset = start
+        if not topics.isdisjoint(self._released):
+            self._note_shared(plan.counted)
+        elif not self._shared.isdisjoint(plan.counted):
+            self._note_shared(self._shared & plan.counted.keys())
+        self.on_change(added, removed, starts)
 
-        def apply() -> None:
-            for record in removed:
-                if record.ref in self.commits:
-                    self._release_commit(record)
-            for topic_id in {record.part.topic_id for record in removed}:
-                self.topic(topic_id).remove(record for record in removed if record.part.topic_id == topic_id)
-            for record in added:
-                self.topic(record.part.topic_id).add(record)
-            self.objects.update(objects)
-            for topic_id, start in (starts or {}).items():
-                self.topic(topic_id).start_offset = start
-            self.on_change(added, removed, starts or {})
+    def _bury(self, ref: ObjectRef, record: GarbageRecord, revision: int) -> None:
+        self.garbage[ref], self._revisions[ref] = record, revision
 
-        if operations:
-            await self._transact(operations, conditions, apply)
-        else:
-            apply()  # nothing to change in the store
+    async def _reread(self, plan: Plan, rows: dict[ObjectRef, tuple[ObjectRecord | None, int]]) -> bool:
+        """Read the rows of the objects of a refused change; return whether other owners have changed any."""
+        changed = False
+        for ref in plan.counted:
+            if ref in self.objects:
+                changed = await self._read_row(ref) or changed
+                continue
+            before = rows.get(ref, (None, 0))
+            item = await self._store.get(self._keys.object_key(ref))
+            rows[ref] = (decode_record(item, _OBJECT.decode), item.mod_revision) if item is not None else (None, 0)
+            changed = changed or rows[ref] != before
+        return changed
+
+    async def _read_row(self, ref: ObjectRef) -> bool:
+        """Read the row of an object that has parts of this broker's topics; return whether it has changed."""
+        item = await self._store.get(self._keys.object_key(ref))
+        if ref not in self.objects or (item is not None and item.mod_revision == self._revisions[ref]):
+            return False
+        if item is None:
+            raise DataLossError(
+                f"the metadata have no record of object {ref.key} of storage {ref.storage!r}, although parts of topics"
+                " are in it; restore the metadata store from a copy"
+            )
+        self._know(ref, item)
+        self._shared.add(ref)
+        return True
 
     def _forget_topic(self, topic_id: TopicId) -> None:
         self.topics.pop(topic_id, None)
 
-    def _forget_object(self, ref: ObjectRef) -> None:
-        self.objects.pop(ref, None)
+    def _forget(self, refs: Sequence[ObjectRef], revision: int) -> None:
+        for ref in refs:
+            self.garbage.pop(ref, None)
+            self._revisions.pop(ref, None)
+            self._condemned.discard(ref)
 
     async def _transact(
-        self, operations: Sequence[Put | Delete], conditions: Sequence[Condition], apply: Callable[[], None]
+        self,
+        operations: Sequence[Put | Delete],
+        conditions: Sequence[Condition],
+        topics: Iterable[TopicId],
+        applied: Callable[[int], None],
     ) -> None:
-        """Run a transaction as the owner, and then ``apply`` it to memory."""
-        await self._apply(Change(conditions, operations, lambda _revision: apply()))
-
-    async def _apply(self, change: Change) -> None:
-        conditions = (Condition(_OWNER_KEY, self._owner_revision), *change.conditions)
+        """Run a transaction as the owner of some topics, and then apply it to memory."""
+        tenure = {condition.key: condition for condition in self.tenure.session()}
+        session = set(tenure)
+        for topic_id in topics:
+            tenure.update((condition.key, condition) for condition in self.tenure.conditions(topic_id))
         try:
-            await self._writer.apply(change._replace(conditions=conditions))
-        except (MetadataConflictError, OwnerFencedError):
-            await self._check_owner()
+            await self._writer.apply(Change((*tenure.values(), *conditions), operations, applied))
+        except MetadataConflictError:
+            for key, condition in tenure.items():
+                item = await self._store.get(key)
+                if (item.mod_revision if item is not None else 0) != condition.mod_revision:
+                    if key in session:
+                        raise UnavailableError(
+                            f"the session of broker {self.tenure.broker} has ended; nothing was changed; try again"
+                        ) from None
+                    raise NotOwnerError(
+                        f"{key} has changed: a topic does not belong to broker {self.tenure.broker} any more; nothing"
+                        " was changed"
+                    ) from None
             raise
 
-    async def _check_owner(self) -> None:
-        """Raise OwnerFencedError if another broker has taken over, and name its epoch."""
-        item = await self._store.get(_OWNER_KEY)
-        if item is None or item.mod_revision != self._owner_revision:
-            owner = decode_record(item, _OWNER.decode).epoch if item is not None else 0
-            raise OwnerFencedError(
-                f"another broker (epoch {owner}) has taken over the history that this one (epoch {self.epoch})"
-                " owned; this broker stops"
-            )
+
+def _groups(refs: Sequence[ObjectRef]) -> Iterator[Sequence[ObjectRef]]:
+    for at in range(0, len(refs), _PARTS_PER_TRANSACTION):
+        yield refs[at : at + _PARTS_PER_TRANSACTION]
 
 
 def _ignore(added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[TopicId, Offset]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import trio
@@ -16,7 +17,7 @@ import trio
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.janitor import Janitor
 from danube.history.manifest import Everything, ManifestLog
-from danube.history.manifest_format import Bucket, Subscriptions
+from danube.history.manifest_format import Bucket, Stream, Subscriptions
 from danube.history.merger import Merger
 from danube.history.parts import PartRecord
 from danube.history.reader import SegmentReader
@@ -25,8 +26,8 @@ from danube.history.sealer import Sealable, Sealer
 from danube.history.sealers import Sealers
 from danube.history.segment import SegmentPart
 from danube.log import Journal
-from danube.model.errors import DanubeError, OwnerFencedError
-from danube.model.ids import Offset, TopicId
+from danube.model.errors import DanubeError, NotOwnerError, OwnerFencedError
+from danube.model.ids import Offset, OwnerEpoch, TopicId
 from danube.model.limits import Limits
 from danube.model.policies import Retention
 from danube.storage import Storage
@@ -88,7 +89,7 @@ class History:
     """The sealed history of one broker: catalogue, sealers, reader, manifests, retention, merging and clean-up.
 
     Args:
-        catalogue: the catalogue claimed by this broker.
+        catalogue: of the topics that this broker owns.
         storages: by name; ``default`` is used for topics that name none.
         journal: the journal whose batches are sealed, so that its files become free.
         records: source of the records of topics and subscriptions.
@@ -116,14 +117,17 @@ class History:
         self._topics: dict[TopicId, ManagedTopic] = {}
         self._wake = trio.Event()
         self._keeping = trio.Lock()
+        self.stream = Stream(catalogue.incarnation, catalogue.tenure.broker)
+        """Where this broker writes its manifests."""
         self.manifests = {
             name: ManifestLog(
                 storage,
                 cluster,
-                catalogue.incarnation,
+                self.stream,
                 catalogue.epoch,
                 self._snapshot_of(name),
                 wall_clock_us,
+                self._epochs,
             )
             for name, storage in storages.items()
         }
@@ -164,6 +168,11 @@ class History:
 
         return everything
 
+    def _epochs(self, topic_ids: Iterable[TopicId]) -> dict[TopicId, OwnerEpoch]:
+        """Return the epochs under which this broker owns topics, of those that it owns."""
+        tenure = self.catalogue.tenure
+        return {topic_id: tenure.epoch(topic_id) for topic_id in topic_ids if tenure.owns(topic_id)}
+
     def _note_change(
         self, added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[TopicId, Offset]
     ) -> None:
@@ -178,7 +187,8 @@ class History:
 
     def _has_manifests(self, storage: str) -> bool:
         """Whether a storage has manifests, or objects that its manifests must list."""
-        return self.manifests[storage].written or any(ref.storage == storage for ref in self.catalogue.objects)
+        known = (self.catalogue.objects, self.catalogue.garbage)
+        return self.manifests[storage].written or any(ref.storage == storage for refs in known for ref in refs)
 
     def note_records(self, storage: str, records: Mapping[str, bytes], *, always: bool = False) -> None:
         """Add changed records of topics, namespaces or the broker to the next manifest of a storage.
@@ -203,6 +213,20 @@ class History:
         self._topics[topic.topic_id] = topic
         if not topic.commits_to_storage and self.can_seal(topic.storage):
             self.sealer.watch(topic)
+
+    async def adopt_topic(self, topic_id: TopicId) -> None:
+        """Read the history of a topic that this broker owns now; :meth:`add_topic` follows. No-op if it is known.
+
+        Raises:
+            DanubeError: the metadata cannot be read.
+        """
+        await self.catalogue.adopt(topic_id)
+
+    def release_topic(self, topic_id: TopicId) -> None:
+        """Forget the history of a topic that another broker owns now."""
+        self.sealer.forget(topic_id)
+        self._topics.pop(topic_id, None)
+        self.catalogue.release(topic_id)
 
     async def drop_topic(self, topic_id: TopicId, name: str) -> None:
         """Remove a deleted topic; objects shared with other topics are rewritten later.
@@ -326,13 +350,15 @@ class History:
     async def _keep_once(self) -> None:
         for topic in list(self._topics.values()):
             if topic.retention and not topic.gone and not topic.lossy:
-                await self.expire(topic)
+                with suppress(NotOwnerError):  # it is about to be released
+                    await self.expire(topic)
         errors: list[Exception] = []
 
         async def keep_storage(name: str) -> None:
             if self.manifests[name].held:
                 return
             try:
+                await self.catalogue.refresh_shared(name)
                 await self.merger.merge(name)
             except OwnerFencedError as error:
                 errors.append(error)

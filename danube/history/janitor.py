@@ -2,12 +2,14 @@
 
 Objects become garbage when their last part is merged away, expires, or belongs to a deleted topic; they are deleted
 ``segment_grace_s`` later, first in the backend and then in the catalogue, so that an interruption in between only
-repeats the deletion.
+repeats the deletion. Which objects are garbage is decided in the metadata: the object has no row there, and while its
+garbage has one, no owner can enter it. The broker that has removed the last part deletes the object.
 
-*Orphans* are objects unknown to the catalogue: uploads whose broker died before they were entered. The time in an
-object's name distinguishes them from uploads in progress. *Missing* objects are in the catalogue and not in the
-storage; only this problem cannot be repaired. :meth:`Janitor.check` finds both; :meth:`Janitor.repair` removes orphans
-and the remains of interrupted uploads.
+*Orphans* are objects that no broker has entered: uploads whose broker died before that. The name of an object says when
+it was stored, and by which life of which broker. A broker looks for its own orphans only, because it alone knows which
+of its uploads are in progress. They become garbage, too, before they are deleted. *Missing* objects are in the
+catalogue and not in the storage; only this problem cannot be repaired. :meth:`Janitor.check` finds both;
+:meth:`Janitor.repair` removes orphans and the remains of interrupted uploads.
 
 An object that is referenced, or may be, is never deleted: an object in progress is not an orphan, and a change of
 the catalogue whose answer was lost is settled first. Each deletion checks the reference count in the catalogue and then
@@ -54,9 +56,9 @@ class StorageReport(msgspec.Struct, kw_only=True):
     garbage: int = 0
     """Known, unreferenced, within their grace."""
     orphans: list[str] = []
-    """Unknown to the catalogue and older than the grace."""
+    """Stored by this broker, not in the catalogue, and older than the grace."""
     recent: int = 0
-    """Unknown and younger, or of a later owner: possibly uploads in progress."""
+    """Unknown and younger, or of other brokers or later lives: possibly uploads in progress, or entered by them."""
     missing: list[str] = []
     """Referenced, but absent or of another size."""
     damaged: list[str] = []
@@ -102,15 +104,15 @@ class Janitor:
             OwnerFencedError: another broker owns the history now.
         """
         deleted = 0
-        garbage = [ref for ref in self._catalogue.garbage(self._clock_us() - self._grace_us) if ref.storage == name]
+        until_us = self._clock_us() - self._grace_us
+        garbage = [ref for ref in self._catalogue.garbage_until(until_us) if ref.storage == name]
         if garbage:
             await self._manifests[name].confirm()
         for ref in garbage:
-            await self._catalogue.settle()
-            if self._is_referenced(ref):
+            if not await self._catalogue.condemn(ref) or self._is_referenced(ref):
                 continue
             await self._storages[name].delete([ref.key])
-            await self._catalogue.forget_object(ref)
+            await self._catalogue.forget_objects([ref])
             deleted += 1
         return deleted
 
@@ -121,16 +123,13 @@ class Janitor:
         cause frequent rounds.
         """
         ends = [
-            record.garbage_since_us + self._grace_us
-            for ref, record in self._catalogue.objects.items()
-            if record.garbage_since_us and ref.storage in self._storages
+            record.since_us + self._grace_us
+            for ref, record in self._catalogue.garbage.items()
+            if ref.storage in self._storages
         ]
         return min((end for end in ends if end >= since_us), default=None)
 
     def _is_referenced(self, ref: ObjectRef) -> bool:
-        found = self._catalogue.objects.get(ref)
-        if found is not None and found.references:
-            return True
         if any(record.ref == ref for record in self._catalogue.all_parts()):
             _log.error(
                 "object %s of storage %r has no references, but parts are in it; not deleted", ref.key, ref.storage
@@ -151,23 +150,22 @@ class Janitor:
         storage = self._storages[name]
         report = StorageReport(storage=name, url=storage.url)
         known = {ref.key: record for ref, record in self._catalogue.objects.items() if ref.storage == name}
-        unseen = {key for key, record in known.items() if record.references}
+        garbage = {ref.key for ref in self._catalogue.garbage if ref.storage == name}
+        candidates: dict[str, int] = {}
+        unseen = set(known)
         before_us = self._clock_us() - self._grace_us
         async for page in storage.list_all(segment_prefix(self._cluster)):
             for item in page.objects:
                 report.objects += 1
                 report.size_bytes += item.size_bytes
                 record = known.get(item.key)
-                if record is None:
-                    # The key contains time and epoch of the writer: a later owner's object is not an orphan, although
-                    # this owner does not know it. Other names belong to the user.
-                    origin = object_origin(item.key)
-                    if origin is not None and origin[0] < before_us and origin[1] <= self._catalogue.epoch:
-                        report.orphans.append(item.key)
+                if item.key in garbage:
+                    report.garbage += 1
+                elif record is None:
+                    if self._may_be_orphan(item.key, before_us):
+                        candidates[item.key] = item.size_bytes
                     else:
                         report.recent += 1
-                elif not record.references:
-                    report.garbage += 1
                 elif record.size_bytes != item.size_bytes:
                     report.missing.append(f"{item.key}: {item.size_bytes} bytes instead of {record.size_bytes}")
                     unseen.discard(item.key)
@@ -175,18 +173,24 @@ class Janitor:
                     report.referenced += 1
                     unseen.discard(item.key)
         # Objects entered or deleted during the listing are neither missing nor orphans.
-        found, report.orphans = report.orphans, self._unwanted(name, report.orphans)
-        report.recent += len(found) - len(report.orphans)
+        report.orphans = [key for key in candidates if await self._catalogue.is_unknown(ObjectRef(name, key))]
+        report.recent += len(candidates) - len(report.orphans)
         for key in sorted(unseen):
-            now = self._catalogue.objects.get(ObjectRef(name, key))
-            if now is not None and now.references:
+            if ObjectRef(name, key) in self._catalogue.objects:
                 report.missing.append(f"{key}: not there")
         if deep:
             await self._check_parts(storage, report)
         return report
 
-    def _unwanted(self, name: str, keys: list[str]) -> list[str]:
-        return [key for key in keys if not self._catalogue.may_be_needed(ObjectRef(name, key))]
+    def _may_be_orphan(self, key: str, before_us: int) -> bool:
+        """Whether an unknown object was stored by this broker, long enough ago. Other names belong to the user."""
+        origin, tenure = object_origin(key), self._catalogue.tenure
+        return (
+            origin is not None
+            and origin.created_us < before_us
+            and origin.broker == tenure.broker
+            and origin.life <= tenure.life
+        )
 
     async def _check_parts(self, storage: Storage, report: StorageReport) -> None:
         for record in sorted(self._catalogue.all_parts(), key=lambda record: (record.object, record.part.start)):
@@ -221,12 +225,14 @@ class Janitor:
         report = await self.check(name)
         await self._manifests[name].confirm()  # after the listing, so a later owner whose objects are listed is found
         storage = self._storages[name]
-        for at in range(0, len(report.orphans), _DELETES_AT_ONCE):
-            # A change whose answer was lost may be in the store, although it is not in memory.
-            await self._catalogue.settle()
-            some = self._unwanted(name, report.orphans[at : at + _DELETES_AT_ONCE])
-            await storage.delete(some)
-            report.deleted += len(some)
+        origins = {ObjectRef(name, key): object_origin(key) for key in report.orphans}
+        created_us = {ref: origin.created_us for ref, origin in origins.items() if origin is not None}
+        for at in range(0, len(created_us), _DELETES_AT_ONCE):
+            some = dict(list(created_us.items())[at : at + _DELETES_AT_ONCE])
+            given_up = await self._catalogue.give_up(some, self._clock_us())
+            await storage.delete([ref.key for ref in given_up])
+            await self._catalogue.forget_objects(given_up)
+            report.deleted += len(given_up)
         for prefix in (segment_prefix(self._cluster), manifest_prefix(self._cluster)):
             report.abandoned_uploads += await storage.abandon_uploads(prefix, self._grace_us / 1e6)
         return report

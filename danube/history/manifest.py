@@ -1,14 +1,16 @@
 r"""Manifests: objects that describe a bucket's history, so that it can be found and verified without metadata.
 
 The metadata store is authoritative while the cluster exists; manifests are a copy beside the objects. A
-manifest is an object of its own, in a sequence under the epoch of the broker that wrote it::
+manifest is an object of its own. Each broker writes a stream of them about its topics, under the identity of its
+metadata and the epoch of its life::
 
-    manifests/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
+    manifests/<cluster>/<incarnation>/<broker>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
 
 The first of an epoch is a *snapshot* of everything; those after it are *deltas*, each for one group of changes; from
-time to time a new snapshot is written. To read: take the highest epoch that has a snapshot, its newest snapshot, and
-the deltas after it in order, without a gap. Manifests that a former owner still writes have a lower epoch and are
-ignored.
+time to time a new snapshot is written. To read: take the metadata with the highest epoch, and of each of its brokers
+the highest epoch, the newest snapshot in it, and the deltas after that in order, without a gap. Of a topic that several
+brokers list, the one that has owned it under the highest epoch knows all. Manifests that a former life of a broker
+still writes have a lower epoch and are ignored, as are those of metadata from which the bucket was taken.
 
 An owner that does not know yet that it has been superseded may still delete. So an object ever named in a manifest is
 deleted only after :meth:`ManifestLog.confirm` has written a manifest without it, and has *then* found no later owner in
@@ -22,7 +24,6 @@ of a machine the bucket lists all sealed data.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -30,14 +31,21 @@ import trio
 
 from danube.history.manifest_format import (
     Bucket,
+    Listing,
     Manifest,
+    ManifestKey,
     ManifestKind,
+    Stream,
     Subscriptions,
     decode_manifest,
     decode_pieces,
     encode_manifest,
     encode_pieces,
+    is_piece,
+    manifest_key,
     manifest_prefix,
+    parse_manifest_key,
+    stream_prefix,
     unwrap,
 )
 from danube.history.parts import PartRecord
@@ -56,7 +64,6 @@ __all__ = ["Everything", "ManifestLog", "load_manifest", "read_bucket"]
 
 _log = logging.getLogger("danube.history")
 
-_KEY = re.compile("([0-9a-f]{16})/([0-9a-f]{16})")
 _LOOKS: Final = 50
 """How often a listing is repeated because a listed object is missing, 0.1 s apart."""
 _DELTAS_PER_SNAPSHOT: Final = 64
@@ -86,30 +93,37 @@ async def read_bucket(storage: Storage, cluster: str) -> Bucket:
         StorageError: the backend cannot be read.
     """
     for _ in range(_LOOKS):
-        epochs = await _list_epochs(storage, cluster)
-        if not epochs:
-            return Bucket()
-        manifests = await _newest(storage, epochs[max(epochs)])
-        if manifests is not None:
-            bucket = Bucket()
-            for _, manifest in manifests:
-                bucket.apply(manifest)
-            bucket.snapshot_key = manifests[0][0]
-            return bucket
+        merged = Bucket()
+        for stream, found in (await _list(storage, cluster)).newest().items():
+            bucket = await _read_stream(storage, found)
+            if bucket is None:
+                break
+            bucket.epochs = {stream.broker: bucket.epoch}
+            merged.merge(bucket)
+        else:
+            return merged
         await trio.sleep(0.1)  # a new snapshot has replaced the listed objects: list again
     raise DataLossError(f"{storage.url}: manifests of cluster {cluster!r} are listed, but do not exist when read")
 
 
-async def _list_epochs(storage: Storage, cluster: str) -> dict[OwnerEpoch, list[tuple[int, str]]]:
-    """Return (sequence, key) of all manifests by epoch, each epoch in order."""
-    prefix = manifest_prefix(cluster)
-    epochs: dict[OwnerEpoch, list[tuple[int, str]]] = {}
-    async for page in storage.list_all(prefix):
+async def _read_stream(storage: Storage, found: Sequence[tuple[int, str]]) -> Bucket | None:
+    """Return what one broker has written; None if an object was deleted during the reading."""
+    manifests = await _newest(storage, found)
+    if manifests is None:
+        return None
+    bucket = Bucket()
+    for _, manifest in manifests:
+        bucket.apply(manifest)
+    bucket.last_keys = [manifests[-1][0]]
+    return bucket
+
+
+async def _list(storage: Storage, cluster: str) -> Listing:
+    found = Listing()
+    async for page in storage.list_all(manifest_prefix(cluster)):
         for item in page.objects:
-            found = _KEY.fullmatch(item.key.removeprefix(prefix))
-            if found is not None:  # ignore foreign objects
-                epochs.setdefault(OwnerEpoch(int(found[1], 16)), []).append((int(found[2], 16), item.key))
-    return epochs
+            found.add(cluster, item.key)
+    return found
 
 
 async def _newest(storage: Storage, found: Sequence[tuple[int, str]]) -> list[tuple[str, Manifest]] | None:
@@ -142,25 +156,28 @@ class ManifestLog:
     Args:
         storage: the storage to write to.
         cluster: name of the cluster.
-        incarnation, epoch: of the owner.
+        stream: the broker that writes, and its metadata.
+        epoch: of this life of the broker.
         everything: returns the contents of a snapshot.
         wall_clock_us: for ``created_us``.
+        epochs: returns the epochs under which the broker owns topics, of those that it owns.
     """
 
     def __init__(
         self,
         storage: Storage,
         cluster: str,
-        incarnation: str,
+        stream: Stream,
         epoch: OwnerEpoch,
         everything: Callable[[], Everything],
         wall_clock_us: Callable[[], int],
+        epochs: Callable[[Iterable[TopicId]], dict[TopicId, OwnerEpoch]],
     ) -> None:
         self._storage = storage
         self._cluster = cluster
-        self._prefix = manifest_prefix(cluster)
-        self._incarnation = incarnation
+        self._stream = stream
         self._epoch = epoch
+        self._epochs = epochs
         self._everything = everything
         self._clock_us = wall_clock_us
         self._lock = trio.Lock()
@@ -259,42 +276,40 @@ class ManifestLog:
             await self._held()
         if self._is_checked():
             return
-        try:
-            bucket = await read_bucket(self._storage, self._cluster)
-        except DataLossError as error:
-            bucket = await self._read_damaged(error)
+        found = await _list(self._storage, self._cluster)
         if self._is_checked():
-            return  # another upload has verified it in the meantime; the manifest just read may be our own
-        if bucket.epoch and bucket.incarnation != self._incarnation:
+            return  # another upload has verified it in the meantime; the newest manifest may be our own
+        if found.epoch and found.incarnation != self._stream.incarnation:
             raise FailedPreconditionError(
                 f"{self._storage.url} holds history that cluster {self._cluster!r} has written with other metadata;"
                 f" restore it with: danube topics restore --from {self._storage.url} - or choose another prefix or"
                 " cluster name"
             )
-        if bucket.epoch >= self._epoch:
-            raise self._fenced(bucket, self._epoch)
-        self._previous_snapshot = bucket.snapshot_key
-        self._checked = True
+        former = found.epoch_of(self._stream)
+        if former >= self._epoch:
+            raise self._fenced(former)
+        previous = await self._newest_snapshot(found)
+        if not self._is_checked():
+            self._previous_snapshot = previous
+            self._checked = True
 
-    def _fenced(self, bucket: Bucket, epoch: OwnerEpoch) -> OwnerFencedError:
+    def _fenced(self, epoch: OwnerEpoch) -> OwnerFencedError:
         return OwnerFencedError(
-            f"{self._storage.url}: a broker of epoch {bucket.epoch} owns this history; this one has epoch {epoch} and"
+            f"{self._storage.url}: a broker of epoch {epoch} owns this history; this one has epoch {self._epoch} and"
             " stops"
         )
 
-    async def _read_damaged(self, error: DataLossError) -> Bucket:
-        """Return epoch and incarnation of damaged manifests; the next snapshot will replace them."""
-        for epoch, found in sorted((await _list_epochs(self._storage, self._cluster)).items(), reverse=True):
-            for _, key in reversed(found):
-                try:
-                    manifest = await load_manifest(self._storage, key)
-                except (DataLossError, StorageNotFoundError):
-                    continue
-                _log.error("%s; the manifests are replaced by a snapshot of this broker's catalogue", error)
-                bucket = Bucket()
-                bucket.epoch, bucket.incarnation = epoch, manifest.incarnation
-                return bucket
-        raise error
+    async def _newest_snapshot(self, found: Listing) -> str:
+        """Return the key of the newest snapshot of a former life; empty if there is none, or it is damaged."""
+        epochs = found.streams.get(self._stream)
+        if not epochs:
+            return ""
+        try:
+            manifests = await _newest(self._storage, epochs[max(epochs)])
+        except DataLossError as error:
+            _log.error("%s; the manifests are replaced by a snapshot of this broker's catalogue", error)
+            return ""
+        return manifests[0][0] if manifests is not None else ""
 
     async def take_over(self, bucket: Bucket, epoch: OwnerEpoch) -> None:
         """Take over the bucket from a former owner, or continue it under a higher epoch, by writing a snapshot.
@@ -307,11 +322,12 @@ class ManifestLog:
             StorageError: the backend failed; the write may have succeeded. The next :meth:`flush` retries it.
         """
         async with self._lock:
-            if bucket.epoch >= epoch and not (self._checked and self._epoch == epoch == bucket.epoch):
-                raise self._fenced(bucket, epoch)
+            former = bucket.former_epoch(self._stream)
+            if former >= epoch and not (self._checked and self._epoch == epoch == former):
+                raise self._fenced(former)
             if not self._checked or self._epoch < epoch:
                 self._epoch, self._sequence, self._until_snapshot = epoch, 0, 0
-                self._previous_snapshot = bucket.snapshot_key
+                self._previous_snapshot = ""
             self._checked = True
             self._noted += 1
         await self.flush()
@@ -326,12 +342,11 @@ class ManifestLog:
         """
         await self.check()
         await self.flush()
-        behind_ours = self._storage.list_all(self._prefix, f"{self._prefix}{self._epoch:016x}/g")
-        keys = [item.key async for page in behind_ours for item in page.objects]
-        later = [key for key in keys if _KEY.fullmatch(key.removeprefix(self._prefix))]
-        if later:
+        found = await _list(self._storage, self._cluster)
+        is_foreign = bool(found.epoch) and found.incarnation != self._stream.incarnation
+        if is_foreign or found.epoch_of(self._stream) > self._epoch:
             raise OwnerFencedError(
-                f"{self._storage.url}: a later broker owns this history (it has written {later[0]}); this one, of epoch"
+                f"{self._storage.url}: a later broker owns this history (epoch {found.epoch}); this one, of epoch"
                 f" {self._epoch}, stops"
             )
         if self.check_owner is not None:
@@ -349,7 +364,7 @@ class ManifestLog:
                 return
             await self.check()
             manifest = self._next()
-            key = f"{self._prefix}{self._epoch:016x}/{self._sequence:016x}"
+            key = manifest_key(self._cluster, ManifestKey(self._stream, self._epoch, self._sequence))
             self._sequence += 1
             is_snapshot = manifest.kind == ManifestKind.SNAPSHOT
             left, self._until_snapshot = self._until_snapshot, 0  # if this one fails, the next is a snapshot
@@ -373,22 +388,33 @@ class ManifestLog:
         await self._storage.put(key, data, if_absent=self._storage.capabilities.conditional_put)
 
     def _next(self) -> Manifest:
-        head = (self._incarnation, self._epoch, self._sequence, self._clock_us())
+        head = (self._stream.incarnation, self._epoch, self._sequence, self._clock_us())
         if self._until_snapshot:
             added = {key: parts for key, parts in self._added.items() if parts}
+            changed = {part.topic_id for parts in added.values() for part in parts} | self._starts.keys()
+            owned = self._epochs(changed | self._subscriptions.keys())
             return Manifest(
-                ManifestKind.DELTA, *head, self._removed, added, self._starts, self._topics, self._subscriptions
+                ManifestKind.DELTA, *head, self._removed, added, self._starts, self._topics, self._subscriptions, owned
             )
         records, starts, topics, subscriptions = self._everything()
         added = {}
         for record in records:
             added.setdefault(record.object, []).append(record.part)
-        return Manifest(ManifestKind.SNAPSHOT, *head, [], added, starts, dict(topics), subscriptions)
+        listed = {part.topic_id for parts in added.values() for part in parts}
+        owned = self._epochs(listed | starts.keys() | subscriptions.keys())
+        return Manifest(ManifestKind.SNAPSHOT, *head, [], added, starts, dict(topics), subscriptions, owned)
 
     async def _drop_older(self, key: str) -> None:
         """Delete manifests superseded by two snapshots: the previous one is kept for readers in progress."""
         previous, self._previous_snapshot = self._previous_snapshot, key
-        if previous:
-            pages = self._storage.list_all(self._prefix)
-            old = [item.key async for page in pages for item in page.objects if item.key < previous]
-            await self._storage.delete(old)
+        if not previous:
+            return
+        ours = stream_prefix(self._cluster, self._stream)
+        metadata = f"{manifest_prefix(self._cluster)}{self._stream.incarnation}/"
+        old: list[str] = []
+        async for page in self._storage.list_all(manifest_prefix(self._cluster)):
+            for item in page.objects:
+                known = parse_manifest_key(self._cluster, item.key) or is_piece(self._cluster, item.key)
+                if item.key < previous if item.key.startswith(ours) else known and not item.key.startswith(metadata):
+                    old.append(item.key)  # those of other metadata, too, which had this bucket before
+        await self._storage.delete(old)

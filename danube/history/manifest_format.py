@@ -20,7 +20,8 @@ from __future__ import annotations
 import enum
 import re
 import struct
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,15 +33,21 @@ from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
 __all__ = [
     "FORMAT_VERSION",
     "Bucket",
+    "Listing",
     "Manifest",
+    "ManifestKey",
     "ManifestKind",
+    "Stream",
     "Subscriptions",
     "decode_manifest",
     "decode_pieces",
     "encode_manifest",
     "encode_pieces",
     "is_piece",
+    "manifest_key",
     "manifest_prefix",
+    "parse_manifest_key",
+    "stream_prefix",
     "unwrap",
 ]
 
@@ -49,7 +56,12 @@ _MAGIC: Final = b"DNB-MAN\n"
 _HEAD = struct.Struct("<8sHHII")
 _CRC = struct.Struct("<I")
 _BODY_START: Final = _HEAD.size + _CRC.size
-_PIECE_KEY = re.compile("[0-9a-f]{16}/[0-9a-f]{16}-[0-9a-f]{8}")
+_KEY = re.compile("([^/]+)/(b[0-9]+)/([0-9a-f]{16})/([0-9a-f]{16})")
+_PIECE_KEY = re.compile("[^/]+/b[0-9]+/[0-9a-f]{16}/[0-9a-f]{16}-[0-9a-f]{8}")
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class ManifestKind(enum.IntEnum):
@@ -88,6 +100,9 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     subscriptions: Subscriptions
     """Topic id, subscription name, (record, cursor): of all topics in a snapshot, of the sealed topics in a delta.
     A topic's subscriptions are always listed completely."""
+    owned: dict[TopicId, OwnerEpoch] = {}
+    """The epochs under which the broker owns topics: of all topics in a snapshot, of changed ones in a delta. If
+    several brokers list a topic, the one with the highest epoch counts."""
 
 
 _BODY = msgspec.msgpack.Decoder(Manifest)
@@ -157,6 +172,79 @@ def unwrap(data: bytes, where: str) -> tuple[int, bytes]:
     return kind, body
 
 
+class Stream(NamedTuple):
+    """The manifests of one broker of one cluster."""
+
+    incarnation: str
+    """Identity of the metadata that they describe."""
+    broker: str
+
+
+class ManifestKey(NamedTuple):
+    """The place of a manifest."""
+
+    stream: Stream
+    epoch: OwnerEpoch
+    sequence: int
+
+
+def manifest_key(cluster: str, key: ManifestKey) -> str:
+    """Return the key of a manifest."""
+    return f"{stream_prefix(cluster, key.stream)}{key.epoch:016x}/{key.sequence:016x}"
+
+
+def parse_manifest_key(cluster: str, key: str) -> ManifestKey | None:
+    """Return the place of a manifest; None for other objects, and for pieces."""
+    found = _KEY.fullmatch(key.removeprefix(manifest_prefix(cluster)))
+    if found is None:
+        return None
+    return ManifestKey(Stream(found[1], found[2]), OwnerEpoch(int(found[3], 16)), int(found[4], 16))
+
+
+def stream_prefix(cluster: str, stream: Stream) -> str:
+    """Return the key prefix of the manifests of one broker."""
+    return f"{manifest_prefix(cluster)}{stream.incarnation}/{stream.broker}/"
+
+
+class Listing:
+    """The manifests in a bucket, from their keys.
+
+    The bucket belongs to the metadata with the highest epoch: other metadata that take it over begin above all epochs
+    that they have found.
+
+    Attributes:
+        streams: of each broker, (sequence, key) of all manifests by epoch.
+    """
+
+    def __init__(self) -> None:
+        self.streams: dict[Stream, dict[OwnerEpoch, list[tuple[int, str]]]] = {}
+
+    def add(self, cluster: str, key: str) -> None:
+        """Add a key, in the order of the bucket. Foreign objects are ignored."""
+        found = parse_manifest_key(cluster, key)
+        if found is not None:
+            self.streams.setdefault(found.stream, {}).setdefault(found.epoch, []).append((found.sequence, key))
+
+    @property
+    def epoch(self) -> OwnerEpoch:
+        """The highest epoch; 0: there are no manifests."""
+        return max((max(epochs) for epochs in self.streams.values()), default=NO_OWNER_EPOCH)
+
+    @property
+    def incarnation(self) -> str:
+        """Identity of the metadata that the bucket belongs to; empty: there are no manifests."""
+        return max(((max(epochs), stream.incarnation) for stream, epochs in self.streams.items()), default=(0, ""))[1]
+
+    def epoch_of(self, stream: Stream) -> OwnerEpoch:
+        """Return the epoch of the last life of a broker; 0: it has written no manifest."""
+        return max(self.streams.get(stream, ()), default=NO_OWNER_EPOCH)
+
+    def newest(self) -> dict[Stream, list[tuple[int, str]]]:
+        """Return the manifests of the last life of each broker of the metadata that the bucket belongs to."""
+        ours = self.incarnation
+        return {stream: epochs[max(epochs)] for stream, epochs in self.streams.items() if stream.incarnation == ours}
+
+
 def manifest_prefix(cluster: str) -> str:
     """Return the key prefix of a cluster's manifests."""
     return f"manifests/{cluster}/"
@@ -166,10 +254,12 @@ class Bucket:
     """The combined contents of a bucket's manifests.
 
     Attributes:
-        epoch: epoch of the last owner; 0 if there is no manifest.
+        epoch: highest epoch of any broker that has written manifests; 0 if there is none.
         incarnation: identity of the metadata store that they describe.
         created_us: when the newest manifest was written.
-        snapshot_key: key of the snapshot that it starts from.
+        last_keys: keys of the newest manifest of each broker.
+        epochs: of the last life of each broker.
+        owned: the epoch under which the last owner of a topic has listed it.
         parts: topic id, base offset, (object key, part).
         starts, topics, subscriptions: as in :class:`Manifest`.
         namespaces: name to record; the empty name has the policies of the broker itself.
@@ -179,7 +269,10 @@ class Bucket:
         self.epoch = NO_OWNER_EPOCH
         self.incarnation = ""
         self.created_us = 0
-        self.snapshot_key = ""
+        self.last_keys: list[str] = []
+        self.epochs: dict[str, OwnerEpoch] = {}
+        self._stated: dict[str, int] = {}
+        """When the record of a name was stated last, also that it was deleted."""
         self._empty()
 
     def _empty(self) -> None:
@@ -188,6 +281,8 @@ class Bucket:
         self.topics: dict[str, bytes] = {}
         self.namespaces: dict[str, bytes] = {}
         self.subscriptions: Subscriptions = {}
+        self.owned: dict[TopicId, OwnerEpoch] = {}
+        self._stated = {}
 
     def apply(self, manifest: Manifest) -> None:
         """Apply the next manifest."""
@@ -201,13 +296,63 @@ class Bucket:
             for part in parts:
                 self.parts.setdefault(part.topic_id, {})[part.base_offset] = (key, part)
         self.starts.update(manifest.starts)
+        self.owned.update(manifest.owned)
         for name, record in manifest.topics.items():
+            self._stated[name] = manifest.created_us
             records = self.topics if name.startswith("/") else self.namespaces
             if record is None:
                 records.pop(name, None)
             else:
                 records[name] = record
 
+    def merge(self, other: Bucket) -> None:
+        """Add what another broker of the same metadata has written. Of a topic, its last owner knows all."""
+        ours = self._topic_epochs()
+        for topic_id, epoch in other._topic_epochs().items():
+            if epoch < ours.get(topic_id, NO_OWNER_EPOCH):
+                continue
+            _take(self.parts, other.parts, topic_id)
+            _take(self.starts, other.starts, topic_id)
+            _take(self.subscriptions, other.subscriptions, topic_id)
+            self.owned[topic_id] = epoch
+        for name, stated_us in other._stated.items():
+            if stated_us >= self._stated.get(name, 0):
+                self._stated[name] = stated_us
+                if name.startswith("/"):
+                    _take(self.topics, other.topics, name)
+                else:
+                    _take(self.namespaces, other.namespaces, name)
+        self.epoch = max(self.epoch, other.epoch)
+        self.created_us = max(self.created_us, other.created_us)
+        self.incarnation = other.incarnation
+        self.epochs |= other.epochs
+        self.last_keys = sorted(self.last_keys + other.last_keys)
+
+    def _topic_epochs(self) -> dict[TopicId, OwnerEpoch]:
+        """Return the epochs of all topics of which anything is listed."""
+        epochs = dict.fromkeys([*self.starts, *self.subscriptions], NO_OWNER_EPOCH)
+        for topic_id, parts in self.parts.items():
+            epochs[topic_id] = max((part.epoch for _, part in parts.values()), default=NO_OWNER_EPOCH)
+        return epochs | self.owned
+
+    def former_epoch(self, stream: Stream) -> OwnerEpoch:
+        """Return the epoch that a broker has to exceed to write here: of its last life, or of all former owners."""
+        if self.incarnation and self.incarnation != stream.incarnation:
+            return self.epoch
+        return self.epochs.get(stream.broker, NO_OWNER_EPOCH)
+
+    def highest_epoch(self) -> OwnerEpoch:
+        """Return the highest epoch of any part; 0: there are none."""
+        return max((part.epoch for parts in self.parts.values() for _, part in parts.values()), default=NO_OWNER_EPOCH)
+
     def objects(self) -> set[str]:
         """Return the keys of all referenced objects."""
         return {key for parts in self.parts.values() for key, _ in parts.values()}
+
+
+def _take(mine: dict[_K, _V], theirs: Mapping[_K, _V], key: _K) -> None:
+    """Replace the value of a key by another one, or by none."""
+    if key in theirs:
+        mine[key] = theirs[key]
+    else:
+        mine.pop(key, None)

@@ -8,7 +8,7 @@ from danube.history.parts import PartRecord, TopicHistory
 
 __all__ = ["Run", "runs_to_merge"]
 
-_MOST_PARTS = 56
+_MOST_PARTS = 40
 """Maximum parts of one run: their change of the catalogue is one transaction."""
 
 Run = Sequence[PartRecord]

@@ -28,7 +28,7 @@ from danube.history.parts import PartRecord, TopicHistory
 from danube.history.reader import SegmentReader
 from danube.history.segment import SegmentBuilder, SegmentKind
 from danube.model.errors import DataLossError, StorageNotFoundError, StorageRangeError
-from danube.model.ids import ProducerId, TopicId
+from danube.model.ids import OwnerEpoch, ProducerId, TopicId
 from danube.model.limits import MIB, Limits
 from danube.storage import Storage
 
@@ -80,6 +80,7 @@ class Merger:
         runs = [
             run
             for topic_id, history in list(self._catalogue.topics.items())
+            if self._catalogue.tenure.owns(topic_id)
             for run in self._runs(history, topic_id in wanted)
             if run[0].storage == storage
         ]
@@ -119,8 +120,9 @@ class Merger:
 
     async def _write(self, storage: str, runs: Sequence[Run]) -> None:
         created_us = self._clock_us()
-        key = object_name(self._cluster, created_us, self._catalogue.epoch, self._rng)
-        builder = SegmentBuilder(SegmentKind.SEGMENT, self._catalogue.epoch, created_us)
+        tenure = self._catalogue.tenure
+        key = object_name(self._cluster, created_us, tenure.broker, tenure.life, self._rng)
+        builder = SegmentBuilder(SegmentKind.SEGMENT, OwnerEpoch(tenure.life), created_us)
         copied: list[Run] = []
         for run in runs:
             try:
@@ -147,7 +149,7 @@ class Merger:
         for record in run:
             producers |= (await self._reader.names(record))[1]
         seen: set[ProducerId] = set()
-        builder.begin(topic_id, names[0])
+        builder.begin(topic_id, names[0], self._catalogue.tenure.epoch(topic_id))
         while offset < end:
             batches = await self._reader.read(topic_id, offset, MIB)
             if not batches or batches[0].base_offset != offset or batches[-1].end_offset > end:

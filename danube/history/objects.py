@@ -1,8 +1,8 @@
 """Stores built objects in a storage backend, and verifies them by reading them back.
 
-Keys are used once: they contain time, epoch and a random number, so no put ever replaces an object. Uploads are read
-back and compared before they are relied on: a backend that reports success but holds something else is detected while
-the local copy still exists.
+Keys are used once: they contain time, broker, its life and a random number, so no put ever replaces an object. Uploads
+are read back and compared before they are relied on: a backend that reports success but holds something else is
+detected while the local copy still exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from danube.history.segment import (
     read_trailer,
 )
 from danube.model.errors import StorageUnavailableError
-from danube.model.ids import OwnerEpoch
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
@@ -29,9 +28,9 @@ _PIECE_BYTES: Final = 2 * MIB
 _FOOTER_GUESS_BYTES: Final = 64 * KIB
 
 
-def object_name(cluster: str, created_us: int, epoch: OwnerEpoch, rng: random.Random) -> str:
-    """Return a unique new key; keys sort by time."""
-    return f"{segment_prefix(cluster)}{created_us:016x}-{epoch:x}-{rng.getrandbits(64):016x}.seg"
+def object_name(cluster: str, created_us: int, broker: str, life: int, rng: random.Random) -> str:
+    """Return a unique new key of a broker in one of its lives; keys sort by time."""
+    return f"{segment_prefix(cluster)}{created_us:016x}-{broker}.{life:x}-{rng.getrandbits(64):016x}.seg"
 
 
 async def upload(storage: Storage, built: BuiltObject) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from danube.history.parts import ObjectRef
@@ -11,11 +12,20 @@ from danube.log.cache import StoredBatch
 from danube.model.ids import OwnerEpoch, ProducerId, TopicId
 from danube.model.limits import KIB
 
-__all__ = ["BuiltObject", "Named", "Packer", "build", "object_origin", "segment_prefix"]
+__all__ = ["BuiltObject", "Named", "Origin", "Packer", "build", "object_origin", "segment_prefix"]
 
 _CRC_BYTES: Final = 256 * KIB
 """Bytes that are checksummed at a time: fits into a processor's cache, and bounds the time per step."""
-_NAME = re.compile(r".*/([0-9a-f]{16})-([0-9a-f]+)-[0-9a-f]{16}\.seg")
+_NAME = re.compile(r".*/([0-9a-f]{16})-(b[0-9]+)\.([0-9a-f]+)-[0-9a-f]{16}\.seg")
+
+
+class Origin(NamedTuple):
+    """Where a segment comes from."""
+
+    created_us: int
+    broker: str
+    life: int
+    """Of the broker."""
 
 
 class BuiltObject(NamedTuple):
@@ -38,10 +48,10 @@ def segment_prefix(cluster: str) -> str:
     return f"segments/{cluster}/"
 
 
-def object_origin(key: str) -> tuple[int, OwnerEpoch] | None:
-    """Return the creation time and epoch of a segment from its key; None for other keys."""
+def object_origin(key: str) -> Origin | None:
+    """Return the origin of a segment from its key; None for other keys."""
     found = _NAME.fullmatch(key)
-    return (int(found[1], 16), OwnerEpoch(int(found[2], 16))) if found else None
+    return Origin(int(found[1], 16), found[2], int(found[3], 16)) if found else None
 
 
 def build(key: str, builder: SegmentBuilder, created_us: int) -> BuiltObject:
@@ -82,15 +92,24 @@ class Packer:
 
     Args:
         key: of the object.
-        epoch: of its owner.
+        life: of the broker that writes it.
         created_us: microseconds since the epoch.
         buffer: for its bytes.
+        epoch_of: returns the epoch under which the broker owns a topic.
     """
 
-    def __init__(self, key: str, epoch: OwnerEpoch, created_us: int, buffer: bytearray) -> None:
+    def __init__(
+        self,
+        key: str,
+        life: int,
+        created_us: int,
+        buffer: bytearray,
+        epoch_of: Callable[[TopicId], OwnerEpoch],
+    ) -> None:
         self._key = key
+        self._epoch_of = epoch_of
         self._created_us = created_us
-        self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us, buffer)
+        self._builder = SegmentBuilder(SegmentKind.SEGMENT, OwnerEpoch(life), created_us, buffer)
         self._topic: Named | None = None
         self._next_offset = -1
         self._producers: set[ProducerId] = set()
@@ -106,11 +125,15 @@ class Packer:
         return self._builder.part_count
 
     def add(self, topic: Named, batch: StoredBatch) -> None:
-        """Add the next batch."""
+        """Add the next batch.
+
+        Raises:
+            NotOwnerError: the topic does not belong to this broker any more.
+        """
         if topic is not self._topic or batch.base_offset != self._next_offset:
             self._end_part()
             self._topic = topic
-            self._builder.begin(topic.topic_id, topic.name)
+            self._builder.begin(topic.topic_id, topic.name, self._epoch_of(topic.topic_id))
         self._builder.add(batch)
         self._producers.add(batch.header.producer_id)
         self._next_offset = batch.end_offset

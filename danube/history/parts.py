@@ -12,7 +12,7 @@ from danube.history.segment import SegmentPart
 from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 from danube.model.query_api import LogPart
 
-__all__ = ["ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory", "from_log_part", "to_log_part"]
+__all__ = ["GarbageRecord", "ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory", "from_log_part", "to_log_part"]
 
 # A LogPart has the fields of a SegmentPart, without the topic, after the location of its object.
 assert LogPart.__struct_fields__[3:] == SegmentPart.__struct_fields__[1:]
@@ -49,17 +49,27 @@ class PartRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
-    """An object that is, or was, referenced."""
+    """An object that is referenced."""
 
     size_bytes: int
     references: int
+    """Number of parts that point to it, of all topics and owners."""
     live_bytes: int
-    """Total bytes of the referenced parts."""
+    """Total bytes of these parts."""
     created_us: int
-    garbage_since_us: int = 0
-    """When the last reference was removed; the object is deleted a grace period later. 0 while it is referenced."""
     tainted: bool = False
     """Whether it holds data of a deleted topic. The merger moves its other parts to a new object."""
+
+
+class GarbageRecord(msgspec.Struct, frozen=True, array_like=True):
+    """An object that is not referenced any more, and is to be deleted."""
+
+    broker: str
+    """The broker that deletes it."""
+    size_bytes: int
+    created_us: int
+    since_us: int
+    """When the last reference was removed; the object is deleted a grace period later."""
 
 
 class TopicHistory:

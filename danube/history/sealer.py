@@ -6,7 +6,7 @@ objects), when the journal fills up (``segment_journal_ratio``: the topics in it
 
 Objects are built one after the other from the topics that are due. Then, for each::
 
-    upload  ->  read back and compare  ->  catalogue (transaction, owner's epoch)  ->  manifest  ->  journal release
+    upload  ->  read back and compare  ->  catalogue (transaction as the owner)  ->  manifest  ->  journal release
 
 Before the catalogue changes, the journal is synced as far as it was written: batches of topics of durability ``os`` may
 not be synced yet, and history must not outlive the journal's record of its producers. Uploads overlap, the later steps
@@ -349,8 +349,12 @@ class Sealer:
         history = self._catalogue.find(topic.topic_id)
         start = topic.log.journal_start
         if history is not None and history.end_offset > start:
-            fresh = takewhile(lambda record: record.part.base_offset >= start, reversed(history.parts))
-            topic.log.sealed_up_to(history.end_offset, sum(record.part.size_bytes for record in fresh))
+            records = takewhile(lambda record: record.part.end_offset > start, reversed(history.parts))
+            fresh = [record.part for record in records]
+            # Retention may have moved the journal's start into a part while it was uploaded: only some of the part's
+            # bytes count as unsealed then, and the part does not tell how many.
+            cut = fresh[-1].base_offset < start
+            topic.log.sealed_up_to(history.end_offset, None if cut else sum(part.size_bytes for part in fresh))
             # The remaining batches are young: move the topic to the end of the queue.
             self._unsealed.pop(topic.topic_id, None)
             if topic.log.unsealed_bytes:
@@ -360,6 +364,8 @@ class Sealer:
         """Yield full objects with the topics' batches."""
         packer: Packer | None = None
         for topic in topics:
+            if not self._catalogue.tenure.owns(topic.topic_id):
+                continue  # it is about to be released
             # Less than a segment's worth is left for a later round, unless everything is requested.
             size = topic.log.unsealed_bytes
             if topic.topic_id not in whole:
@@ -369,9 +375,9 @@ class Sealer:
                     for batch in batches:
                         if packer is None:
                             buffer = self._take_buffer(topics)
-                            created_us, epoch = self._clock_us(), self._catalogue.epoch
-                            key = object_name(self._cluster, created_us, epoch, self._rng)
-                            packer = Packer(key, epoch, created_us, buffer)
+                            created_us, tenure = self._clock_us(), self._catalogue.tenure
+                            key = object_name(self._cluster, created_us, tenure.broker, tenure.life, self._rng)
+                            packer = Packer(key, tenure.life, created_us, buffer, tenure.epoch)
                         packer.add(topic, batch)
                         if packer.size_bytes >= self._limits.segment_bytes:
                             yield packer.finish()

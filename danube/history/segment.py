@@ -198,6 +198,7 @@ class SegmentBuilder:
         self._control = (0, 0, 0)
         # The part being built.
         self._topic_id = _NO_PART
+        self._part_epoch = epoch
         self._base = self._end = FIRST_OFFSET
         self._start = self._first_us = self._last_us = self._batches = self._crc = 0
         self._index: list[bytes] = []
@@ -213,11 +214,12 @@ class SegmentBuilder:
         """Number of complete parts."""
         return len(self._parts)
 
-    def begin(self, topic_id: TopicId, name: str) -> None:
-        """Begin the part of a topic."""
+    def begin(self, topic_id: TopicId, name: str, epoch: OwnerEpoch | None = None) -> None:
+        """Begin the part of a topic, under the epoch of its owner; None: that of the object."""
         assert self._topic_id < 0, "the last part was not ended"
         assert self._control == (0, 0, 0), "parts come before control entries"
         self._topic_id = topic_id
+        self._part_epoch = self._epoch if epoch is None else epoch
         self._names[topic_id] = name
         self._start = self._used
         self._batches = self._crc = self._last_us = 0
@@ -260,7 +262,7 @@ class SegmentBuilder:
             0,  # the position of the indexes is known at the end
             len(self._index),
             crc32c(index),
-            self._epoch,
+            self._part_epoch,
         )
         self._indexes.append(index)
         self._parts.append(part)

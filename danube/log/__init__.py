@@ -12,13 +12,14 @@ from danube.log.cache import BatchCache, StoredBatch
 from danube.log.disk import Disk, RealDisk
 from danube.log.format import Entry, EntryType
 from danube.log.index import Location, TopicIndex
-from danube.log.journal import Journal, JournalUsage
+from danube.log.journal import Journal
 from danube.log.memory_log import MemoryLog
 from danube.log.patience import with_descriptors
 from danube.log.producers import Checked, ProducerEntry, ProducerSession, ProducerTable, Verdict
 from danube.log.recovered import Corruption, ProducedBatch, Recovered, RecoveredTopic, Standing, TornTail, Visitor
 from danube.log.settling import Settling
 from danube.log.topic_log import SealedReader, Submitter, TopicLog
+from danube.log.usage import JournalUsage
 
 __all__ = [
     "Admission",

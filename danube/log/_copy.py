@@ -1,15 +1,16 @@
 """Copies the accepted tail of a journal to fresh files during recovery.
 
 A block moves by getting a new header: its entries do not contain their position. The copy takes effect when the last
-file is renamed to its final name, so a crash before that leaves the old state.
+file is renamed to its final name, so a crash before that leaves the old state. Writes are
+actions (:mod:`danube.log._actions`). Pure.
 """
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
+from danube.log._actions import Rename, Steps, SyncDirectory, Write
 from danube.log._files import FileTable, JournalFile
-from danube.log.disk import Disk
 from danube.log.format import (
     BLOCK_HEADER_SIZE,
     FILE_HEADER_SIZE,
@@ -34,7 +35,7 @@ class CopyOwner(Protocol):
     identity: int
     metadata: int
 
-    async def take_fresh(self) -> tuple[str, JournalFile]:
+    def take_fresh(self) -> Steps[tuple[str, JournalFile]]:
         """Return an unused file under its spare name, and the journal file it will become."""
         ...
 
@@ -49,9 +50,8 @@ class TailCopy:
     Usually there is one file. If there are more, all take effect with the final name of the last one.
     """
 
-    def __init__(self, owner: CopyOwner, disk: Disk, files: FileTable, resume_after: int, first_sequence: int) -> None:
+    def __init__(self, owner: CopyOwner, files: FileTable, resume_after: int, first_sequence: int) -> None:
         self._owner = owner
-        self._disk = disk
         self._files = files
         self._resume_after = resume_after
         self._done: list[tuple[str, JournalFile]] = []
@@ -63,21 +63,21 @@ class TailCopy:
         self.file: JournalFile
         self.sequence = first_sequence - 1
 
-    async def start(self) -> None:
+    def start(self) -> Steps[None]:
         """Start a new file."""
-        self._name, self.file = await self._owner.take_fresh()
+        self._name, self.file = yield from self._owner.take_fresh()
         self.file.end = FILE_HEADER_SIZE
         self._first_sequence = self.sequence + 1
         self._older = self._files.listed()
         self._done.append((self._name, self.file))
         self._files.add(self.file)
 
-    async def add(self, data: bytes, block: Block) -> None:
+    def add(self, data: bytes, block: Block) -> Steps[None]:
         """Append the block of ``data`` with a header for its new place, and pass it to the visitor."""
         if block.length > self.file.room():
-            await self._end_file(prelude=True)
+            yield from self._end_file(prelude=True)
             self._files.close(self.file)
-            await self.start()
+            yield from self.start()
         self.sequence += 1
         file = self.file
         position = file.end
@@ -93,16 +93,16 @@ class TailCopy:
         file.last_sequence = self.sequence
         self._owner.visit(data, block, file, position)
         if self._buffered >= _COPY_BYTES:
-            await self._flush()
+            yield from self._flush()
 
-    async def _flush(self) -> None:
+    def _flush(self) -> Steps[None]:
         position = self.file.end - self._buffered
-        await self._disk.write(self._name, position, [*self._buffers, TERMINATOR], sync=False)
+        yield Write(self._name, position, [*self._buffers, TERMINATOR], sync=False)
         self._buffers = []
         self._buffered = 0
 
-    async def _end_file(self, *, prelude: bool) -> None:
-        await self._flush()
+    def _end_file(self, *, prelude: bool) -> Steps[None]:
+        yield from self._flush()
         header = encode_file_header(
             self.file.file_id,
             self._first_sequence,
@@ -114,17 +114,17 @@ class TailCopy:
             metadata=self._owner.metadata,
             prelude=prelude,
         )
-        await self._disk.write(self._name, 0, [header], sync=True)
+        yield Write(self._name, 0, [header], sync=True)
         self.file.written = self.file.end
 
-    async def finish(self) -> None:
+    def finish(self) -> Steps[None]:
         """Sync the files and rename them into the log."""
-        await self._end_file(prelude=False)
+        yield from self._end_file(prelude=False)
         for name, file in self._done[:-1]:
-            await self._disk.rename(name, file.name)
-        await self._disk.sync_directory()
-        await self._disk.rename(self._name, self.file.name)
-        await self._disk.sync_directory()
+            yield Rename(name, file.name)
+        yield SyncDirectory()
+        yield Rename(self._name, self.file.name)
+        yield SyncDirectory()
 
 
 def block_of(entries: list[Entry], sequence: int) -> tuple[bytes, Block]:

@@ -30,7 +30,7 @@ from typing import Final
 
 from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE, EntryType
 from danube.log.snapshots import uncovered
-from danube.model.ids import Offset, TopicId
+from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 
 __all__ = [
     "FREED_MARGIN",
@@ -255,6 +255,33 @@ class FileTable:
             found |= file.topics
             found.update(file.live)
         return found
+
+    def live_bytes(self) -> int:
+        """Return the bytes of all batches that are still needed."""
+        return sum(size for file in self._files.values() for size, _ in file.live.values())
+
+    def stored_bytes(self, topic_id: TopicId) -> int:
+        """Return the bytes of a topic's batches that are still needed."""
+        return sum(file.live[topic_id][0] for file in self._files.values() if topic_id in file.live)
+
+    def stranded_batches(self) -> dict[TopicId, tuple[int, Offset]]:
+        """Return the stranded topics: the bytes of their batches, and the end of the newest one (0: no batches)."""
+        found = dict.fromkeys(sorted(self.stranded), (0, FIRST_OFFSET))
+        for file in self._files.values() if found else ():
+            for topic_id in found.keys() & file.live.keys():
+                size, end = found[topic_id]
+                found[topic_id] = size + file.live[topic_id][0], max(end, file.live[topic_id][1])
+        return found
+
+    def topics_of_oldest(self, size_bytes: int) -> list[TopicId]:
+        """Return the topics whose batches keep the oldest closed files, ``size_bytes`` in total, from being freed."""
+        topics: dict[TopicId, None] = {}
+        for file in self._files.values():
+            if size_bytes <= 0 or not file.closed:
+                break
+            size_bytes -= file.size
+            topics |= dict.fromkeys(file.live)
+        return list(topics)
 
     def stop_topic(self, topic_id: TopicId) -> None:
         """Note that a topic has stopped: it takes no more batches, and those it needs stay until it is deleted."""

@@ -2,13 +2,14 @@
 
 A batch is identified by its entry header or by its stamp, which has a checksum of its own, so a flipped bit hides
 neither the batch it is in nor its neighbours. If some bytes cannot be identified, the result is marked as incomplete.
+The read is an action (:mod:`danube.log._actions`). Pure.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from danube.log.disk import Disk
+from danube.log._actions import Read, Steps
 from danube.log.format import BLOCK_HEADER_SIZE, BLOCK_MAGIC, ENTRY_HEADER_SIZE, TERMINATOR, EntryType, entry_at
 from danube.log.recovered import Corruption
 from danube.model.batch import BATCH_MAGIC, STAMP_SIZE, Stamp, read_stamp
@@ -22,16 +23,16 @@ _COUNT_AT: Final = STAMP_SIZE + 8
 _HEAD_SIZE: Final = STAMP_SIZE + 12
 
 
-async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, bounded: bool) -> Corruption:
+def salvage(name: str, file_id: int, start: int, end: int, *, bounded: bool) -> Steps[Corruption]:
     """Describe the damaged range ``[start, end)`` of a file.
 
     Args:
-        disk, name, file_id: the file.
+        name, file_id: of the file.
         start, end: the range. It is smaller than a file, and read at once.
         bounded: a valid block follows at ``end``. If not, the range may end in old contents of a recycled file, whose
             batches must not be mistaken for current ones: it is read only as far as it can be parsed from its start.
     """
-    data = await disk.read(name, start, end - start)
+    data: bytes = yield Read(name, start, end - start)
     topics: dict[TopicId, tuple[Offset, Offset]] = {}
     complete = bounded
     at = 0

@@ -2,14 +2,14 @@
 
 A scan reads a few MiB at a time, verifies each block with one checksum call, and does not parse its entries. Where
 there is no valid block it reports a hole, and continues at the next block header of the same file and generation, if
-any.
+any. The reads are actions (:mod:`danube.log._actions`). Pure.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from danube.log.disk import Disk
+from danube.log._actions import Read, Steps
 from danube.log.format import (
     BLOCK_HEADER_SIZE,
     BLOCK_MAGIC,
@@ -46,18 +46,17 @@ class Hole(NamedTuple):
 class _Window:
     """A sliding buffer over a file."""
 
-    def __init__(self, disk: Disk, name: str) -> None:
-        self._disk = disk
+    def __init__(self, name: str) -> None:
         self._name = name
         self.start = 0
         self.data = b""
         self.at_end = False
 
-    async def extend(self, position: int, size: int) -> None:
+    def extend(self, position: int, size: int) -> Steps[None]:
         """Drop bytes before ``position`` and read on until ``size`` bytes from there are in the buffer."""
         wanted = max(READ_BYTES, size)
         keep = self.data[position - self.start :] if position < self.start + len(self.data) else b""
-        more = await self._disk.read(self._name, position + len(keep), wanted - len(keep))
+        more: bytes = yield Read(self._name, position + len(keep), wanted - len(keep))
         self.at_end = len(more) < wanted - len(keep)
         self.data = keep + more
         self.start = position
@@ -67,7 +66,7 @@ class Scanner:
     """Finds the valid blocks of a file and the holes between them; the clean end of the log is not reported as a hole.
 
     Args:
-        disk, name: the file.
+        name: of the file.
         generation: its id.
         start, end: scan only this range (default: all).
         last: the last sequence that this file is known to hold; the scan stops behind it. None: unknown, so everything
@@ -76,7 +75,6 @@ class Scanner:
 
     def __init__(
         self,
-        disk: Disk,
         name: str,
         generation: int,
         *,
@@ -84,7 +82,7 @@ class Scanner:
         end: int | None = None,
         last: int | None = None,
     ) -> None:
-        self._window = _Window(disk, name)
+        self._window = _Window(name)
         self._generation = generation
         self._position = start
         self._end = end
@@ -92,13 +90,13 @@ class Scanner:
         self._sequence = 0
         self._done = False
 
-    async def next(self) -> Found | Hole | None:
+    def next(self) -> Steps[Found | Hole | None]:
         """Return the next block or hole, None at the end."""
         window, position = self._window, self._position
         if self._done or position == self._end:
             return None
         while (result := _read(window, position, self._generation)) is Fault.SHORT:
-            if not await _more(window, position, self._generation):
+            if not (yield from _more(window, position, self._generation)):
                 result = Fault.BAD
                 break
         if isinstance(result, Block):
@@ -111,7 +109,7 @@ class Scanner:
             self._done = True
             return None
         torn_bytes = _begun(window.data, position - window.start, self._generation)
-        found = await _search(window, position + 1, self._generation, self._sequence)
+        found = yield from _search(window, position + 1, self._generation, self._sequence)
         if found is None:
             self._done = True
             if result is Fault.BAD or self._last is not None:
@@ -125,7 +123,7 @@ def _read(window: _Window, position: int, generation: int) -> Block | Fault:
     return read_block(window.data, position - window.start, generation) if window.data else Fault.SHORT
 
 
-async def _more(window: _Window, position: int, generation: int) -> bool:
+def _more(window: _Window, position: int, generation: int) -> Steps[bool]:
     """Read the missing bytes of the block at ``position``; return whether any could be read."""
     size = BLOCK_HEADER_SIZE
     if window.data:
@@ -135,11 +133,11 @@ async def _more(window: _Window, position: int, generation: int) -> bool:
         if window.at_end:
             return False
     have = window.start + len(window.data) - position
-    await window.extend(position, size)
+    yield from window.extend(position, size)
     return len(window.data) > max(have, 0)
 
 
-async def _search(window: _Window, position: int, generation: int, sequence: int) -> int | None:
+def _search(window: _Window, position: int, generation: int, sequence: int) -> Steps[int | None]:
     """Return the position of the next block header of this generation with a higher sequence."""
     while True:
         block = find_block(window.data, position - window.start, generation)
@@ -152,7 +150,7 @@ async def _search(window: _Window, position: int, generation: int, sequence: int
         if window.at_end:
             return None
         position = max(position, window.start + len(window.data) - BLOCK_HEADER_SIZE + 1)
-        await window.extend(position, READ_BYTES)
+        yield from window.extend(position, READ_BYTES)
 
 
 def _begun(data: bytes, at: int, generation: int) -> int:

@@ -5,6 +5,8 @@ prepared ahead of time, or were being written by an interrupted recovery; they h
 
 A listed file may have been freed since: a FREED entry says so. If that entry is damaged, the file itself still shows
 it: a file is renamed only once its FREED entry is durable, and keeps its old header until it is used again.
+
+The reads are actions (:mod:`danube.log._actions`). Pure.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from danube.log._actions import Read, Steps
 from danube.log._files import is_spare_name, journal_name, parse_journal_name
-from danube.log.disk import Disk
 from danube.log.format import (
     BLOCK_HEADER_SIZE,
     FILE_HEADER_SIZE,
@@ -74,7 +76,7 @@ class Sources:
         self.cut: dict[str, int] = {}
 
 
-async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
+def read_sources(sizes: Mapping[str, int]) -> Steps[Sources]:
     """Read the headers of all journal files among ``sizes``, and classify the files."""
     ids = sorted(file_id for name in sizes if (file_id := parse_journal_name(name)) is not None)
     found = Sources()
@@ -83,7 +85,7 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
     limit: int | None = None
     for file_id in reversed(ids):
         size = sizes[journal_name(file_id)]
-        head = await disk.read(journal_name(file_id), 0, FILE_HEADER_SIZE + BLOCK_HEADER_SIZE)
+        head: bytes = yield Read(journal_name(file_id), 0, FILE_HEADER_SIZE + BLOCK_HEADER_SIZE)
         header = read_file_header(head, file_id)
         group, last, exact = found.live, limit, True
         if newest is not None:
@@ -120,14 +122,14 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
     return found
 
 
-async def find_recycled(disk: Disk, sizes: Mapping[str, int]) -> dict[int, str]:
+def find_recycled(sizes: Mapping[str, int]) -> Steps[dict[int, str]]:
     """Return the files that were freed and renamed, and not yet written again: their former ids and present names."""
     recycled: dict[int, str] = {}
     for name in sizes:
         file_id = parse_journal_name(name)
         if file_id is None and not is_spare_name(name):
             continue
-        head = await disk.read(name, 0, FILE_HEADER_SIZE)
+        head: bytes = yield Read(name, 0, FILE_HEADER_SIZE)
         former = _former_id(head)
         if former != file_id and read_file_header(head, former) is not None:
             recycled[former] = name

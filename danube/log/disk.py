@@ -160,17 +160,25 @@ class RealDisk:
     Args:
         directory: where the files live.
         sync_delay_s: extra latency of every sync in seconds, for benchmarks that model a slower device (default 0).
+        reserved_descriptors: file descriptors that are kept for further files.
 
     Raises:
         DataDirectoryError: (on entering) locked by another broker, read-only, or not a directory.
         OutOfDescriptorsError: (on entering) no file descriptor is left. Nothing stays open; try again.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, sync_delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        sync_delay_s: float = 0.0,
+        reserved_descriptors: int = _RESERVED_DESCRIPTORS,
+    ) -> None:
         self.directory = Path(directory)
         self._sync_delay_s = sync_delay_s
         self._fds: dict[str, int] = {}
         self._reserve: list[int] = []
+        self._reserved = reserved_descriptors
         self._lock_fd: int
         self._directory_fd: int
         self._limiter = trio.CapacityLimiter(_READERS)
@@ -269,7 +277,7 @@ class RealDisk:
 
     def _fill_reserve(self) -> None:
         with suppress(OSError):  # no descriptor left to reserve; retried at the next open
-            while len(self._reserve) < _RESERVED_DESCRIPTORS:
+            while len(self._reserve) < self._reserved:
                 self._reserve.append(os.dup(self._directory_fd))
 
     # Writing

@@ -12,6 +12,9 @@
 The first two steps are the *survey*. Its result can be compared with the journal's state recorded in the metadata,
 before anything is trusted. Nothing is changed before step 4, so a crash during recovery only repeats it. Sequences
 continue above the highest one seen, so that one that was cut off is never used again.
+
+Reads and changes of files are actions (:mod:`danube.log._actions`), so recovery can be stopped between any two of them.
+Pure.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from danube.log._actions import Create, ListFiles, Remove, Rename, Steps, SyncDirectory
 from danube.log._copy import TailCopy, block_of
 from danube.log._files import (
     FileTable,
@@ -36,7 +40,6 @@ from danube.log._files import (
 from danube.log._salvage import salvage
 from danube.log._scan import Hole, Scanner
 from danube.log._sources import UNKNOWN, Source, Sources, find_recycled, read_sources
-from danube.log.disk import Disk
 from danube.log.format import (
     DURABILITIES,
     FILE_HEADER_SIZE,
@@ -83,7 +86,7 @@ class _Gap(NamedTuple):
 
 
 class Recovery:
-    """One recovery of the files on ``disk``; see the module. The attributes are its results.
+    """One recovery of the files on a disk; see the module. The attributes are its results.
 
     Attributes:
         active: the file to continue in.
@@ -93,8 +96,7 @@ class Recovery:
         next_number, spares: for the file keeper.
     """
 
-    def __init__(self, disk: Disk, files: FileTable, file_size: int) -> None:
-        self._disk = disk
+    def __init__(self, files: FileTable, file_size: int) -> None:
         self._files = files
         self._file_size = file_size
         self._visitor: Visitor | None = None
@@ -117,18 +119,18 @@ class Recovery:
         self.next_number = 1
         self.spares: list[str] = []
 
-    async def survey(self) -> Standing:
+    def survey(self) -> Steps[Standing]:
         """Read headers and tail without changing anything."""
-        self._sizes = await self._disk.list()
+        self._sizes = yield ListFiles()
         self.next_number = max(map(number_of, self._sizes), default=0) + 1
-        found = self._found = await read_sources(self._disk, self._sizes)
+        found = self._found = yield from read_sources(self._sizes)
         self._watermark = self._end = found.watermark
         self._highest = found.highest
         self.identity, self.metadata = found.identity, found.metadata
         body = self._body()
         self._last = body[-1].limit or 0 if body else 0
         for source in found.live[len(body) :]:
-            await self._scan_tail(source)
+            yield from self._scan_tail(source)
         # Frees are recorded behind the newest header, in a block that may be cut off: then the file must still exist.
         missing = found.expected_ids - {source.file_id for source in found.live}
         for _, payload in self._freed:
@@ -139,16 +141,16 @@ class Recovery:
             self.metadata,
             found.newest_id,
             max(found.highest, self._end),
-            tuple(await self._without_recycled(missing)),
+            tuple((yield from self._without_recycled(missing))),
             found.cut,
             frozenset(name for name in self._sizes if number_of(name) == 0),
         )
 
-    async def _without_recycled(self, missing: set[int]) -> list[int]:
+    def _without_recycled(self, missing: set[int]) -> Steps[list[int]]:
         """Leave out files that were freed, according to their contents: the entry that says so may be damaged."""
         if not missing:
             return []  # no need to read the spares
-        recycled = await find_recycled(self._disk, self._sizes)
+        recycled = yield from find_recycled(self._sizes)
         self._recycled = {recycled[file_id] for file_id in missing & recycled.keys()}
         return sorted(missing - recycled.keys())
 
@@ -161,7 +163,7 @@ class Recovery:
             if source.limit is not None and source.limit <= found.watermark and source.file_id < found.newest_id
         ]
 
-    async def run(self, visitor: Visitor | None, synced: int) -> Recovered:
+    def run(self, visitor: Visitor | None, synced: int) -> Steps[Recovered]:
         """Recover the surveyed files; see the class for the results.
 
         Args:
@@ -182,35 +184,35 @@ class Recovery:
             if sequence <= end:
                 found.expected_ids.difference_update(file_id for (file_id,) in _U64.iter_unpack(payload))
         present = {source.file_id for source in found.live}
-        missing = await self._without_recycled(found.expected_ids - present)
-        await self._collect_spares()
+        missing = yield from self._without_recycled(found.expected_ids - present)
+        yield from self._collect_spares()
         for source in body:
             missing = self._report_missing(missing, source.file_id)
-            await self._read_body(source)
+            yield from self._read_body(source)
         self._report_missing(missing, self.next_number)
         for source in found.unused:
-            await self._retire(source, damaged=False)  # there may be no space for another file
+            yield from self._retire(source, damaged=False)  # there may be no space for another file
         self.spares.sort(key=lambda name: name not in self._recycled)  # the last one is used first
-        await self._copy(chain, (body[-1].limit or 0) if body else 0)
+        yield from self._copy(chain, (body[-1].limit or 0) if body else 0)
         damaged = {item.source.file_id for item in chain if isinstance(item, _Gap)}
         for source in (*found.void, *found.live[len(body) :]):
-            await self._retire(source, damaged=source.file_id in damaged)
-        await self._disk.sync_directory()
+            yield from self._retire(source, damaged=source.file_id in damaged)
+        yield SyncDirectory()
         self._files.cover({topic_id: covers for topic_id, (_, covers, _) in self.snapshots.newest.items()})
         return self._recovered
 
-    async def _collect_spares(self) -> None:
+    def _collect_spares(self) -> Steps[None]:
         for name, size in self._sizes.items():
             if not is_spare_name(name):
                 continue
             if size == self._file_size:
                 self.spares.append(name)
             else:
-                await self._disk.remove(name)
+                yield Remove(name)
 
     # --- 2. The tail ---
 
-    async def _scan_tail(self, source: Source) -> None:
+    def _scan_tail(self, source: Source) -> Steps[None]:
         """Append the runs and gaps of a file to the chain, and apply its entries about files and metadata."""
         chain, freed = self._chain, self._freed
         if source.first != UNKNOWN:
@@ -218,8 +220,8 @@ class Recovery:
         hole: Hole | None = None
         joined = False
         end = FILE_HEADER_SIZE
-        scanner = Scanner(self._disk, source.name, source.file_id, last=source.limit)
-        while (item := await scanner.next()) is not None:
+        scanner = Scanner(source.name, source.file_id, last=source.limit)
+        while (item := (yield from scanner.next())) is not None:
             if isinstance(item, Hole):
                 hole, joined = item, False
                 continue
@@ -276,7 +278,7 @@ class Recovery:
 
     # --- 3. The body ---
 
-    async def _read_body(self, source: Source) -> None:
+    def _read_body(self, source: Source) -> Steps[None]:
         file = JournalFile(source.file_id, source.size)
         self._files.add(file)
         self._files.close(file)
@@ -284,8 +286,8 @@ class Recovery:
         hole: Hole | None = None
         assert source.limit is not None
         # A file that may end before its limit is damaged only where something is left of a block.
-        scanner = Scanner(self._disk, source.name, source.file_id, last=source.limit if source.exact else None)
-        while (item := await scanner.next()) is not None:
+        scanner = Scanner(source.name, source.file_id, last=source.limit if source.exact else None)
+        while (item := (yield from scanner.next())) is not None:
             if isinstance(item, Hole):
                 hole = item
                 continue
@@ -295,7 +297,7 @@ class Recovery:
             if hole is None and block.sequence != last + 1:
                 hole = Hole(position, position, 0)
             if hole is not None:
-                await self._damaged(_Gap(source, hole, last + 1, bounded=True), file)
+                yield from self._damaged(_Gap(source, hole, last + 1, bounded=True), file)
                 hole = None
             last = block.sequence
             file.last_sequence = last
@@ -303,7 +305,7 @@ class Recovery:
             self.visit(data, block, file, position)
         if last < source.limit and (hole is not None or source.exact):
             hole = hole or Hole(file.end or FILE_HEADER_SIZE, source.size, 0)
-            await self._damaged(_Gap(source, hole, last + 1, bounded=False), file)
+            yield from self._damaged(_Gap(source, hole, last + 1, bounded=False), file)
         if source.exact:
             file.last_sequence = source.limit  # even if its end is damaged: the next recovery must report it again
         file.end = file.written = source.size
@@ -318,19 +320,19 @@ class Recovery:
             self._suspect_all()
         return missing[len(gone) :]
 
-    async def _damaged(self, gap: _Gap, file: JournalFile) -> None:
+    def _damaged(self, gap: _Gap, file: JournalFile) -> Steps[None]:
         """Report a gap that stays in its file, which is then kept until the contents of the gap are no longer needed.
 
         If these are not fully known, the file is kept as long as the topics that may be affected exist.
         """
-        corruption = await self._describe(gap)
+        corruption = yield from self._describe(gap)
         self._note(corruption)
         for topic_id, (_, high) in corruption.topics.items():
             file.count_batch(topic_id, 0, high if high and corruption.complete else _FOR_EVER)
 
-    async def _describe(self, gap: _Gap) -> Corruption:
+    def _describe(self, gap: _Gap) -> Steps[Corruption]:
         source, hole = gap.source, gap.hole
-        return await salvage(self._disk, source.name, source.file_id, hole.start, hole.end, bounded=gap.bounded)
+        return (yield from salvage(source.name, source.file_id, hole.start, hole.end, bounded=gap.bounded))
 
     def _note(self, corruption: Corruption) -> None:
         _log.critical("%s", corruption.error())
@@ -406,31 +408,31 @@ class Recovery:
 
     # --- 4. The fresh file ---
 
-    async def _copy(self, chain: list[_Run | _Gap], resume_after: int) -> None:
+    def _copy(self, chain: list[_Run | _Gap], resume_after: int) -> Steps[None]:
         """Copy the tail to fresh files, the last of which is the active one."""
-        writer = TailCopy(self, self._disk, self._files, resume_after, self._highest + 1)
-        await writer.start()
+        writer = TailCopy(self, self._files, resume_after, self._highest + 1)
+        yield from writer.start()
         for item in chain:
             if isinstance(item, _Gap):
-                corruption = await self._describe(item)
+                corruption = yield from self._describe(item)
                 entry = Entry(EntryType.DAMAGE, NO_TOPIC, Durability.DISK, (msgspec.msgpack.encode(corruption),))
-                await writer.add(*block_of([entry], self._highest))
+                yield from writer.add(*block_of([entry], self._highest))
                 continue
             source = item.source
-            scanner = Scanner(self._disk, source.name, source.file_id, start=item.start, end=item.end, last=item.last)
-            while (found := await scanner.next()) is not None:
+            scanner = Scanner(source.name, source.file_id, start=item.start, end=item.end, last=item.last)
+            while (found := (yield from scanner.next())) is not None:
                 # The same bytes were valid when scanned; if they are not now, the disk cannot be used.
                 if isinstance(found, Hole):
                     raise OSError(
                         errno.EIO, f"{source.name} returned other bytes at {found.start} than in the first scan"
                     )
                 if found.block.entry_count:
-                    await writer.add(found.data, found.block)
-        await writer.finish()
+                    yield from writer.add(found.data, found.block)
+        yield from writer.finish()
         self.active = writer.file
         self.last_sequence = writer.sequence
 
-    async def take_fresh(self) -> tuple[str, JournalFile]:
+    def take_fresh(self) -> Steps[tuple[str, JournalFile]]:
         """Return an unused file under its spare name, and the journal file it will become.
 
         Raises:
@@ -439,16 +441,16 @@ class Recovery:
         file = JournalFile(self._take_number(), self._file_size)
         name = spare_name(file.file_id)
         if self.spares:
-            await self._disk.rename(self.spares.pop(), name)
+            yield Rename(self.spares.pop(), name)
         else:
-            await self._create(name)
+            yield from self._create(name)
         # Before anything is written: if this recovery is interrupted, the name tells the next one which id was used.
-        await self._disk.sync_directory()
+        yield SyncDirectory()
         return name, file
 
-    async def _create(self, name: str) -> None:
+    def _create(self, name: str) -> Steps[None]:
         try:
-            await self._disk.create(name, self._file_size)
+            yield Create(name, self._file_size)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -462,15 +464,15 @@ class Recovery:
         self.next_number += 1
         return number
 
-    async def _retire(self, source: Source, *, damaged: bool) -> None:
+    def _retire(self, source: Source, *, damaged: bool) -> Steps[None]:
         """Take a file out of the log. A damaged one is kept under another name for inspection."""
         if damaged:
-            await self._disk.rename(source.name, damaged_name(source.file_id))
+            yield Rename(source.name, damaged_name(source.file_id))
         elif source.size != self._file_size:
-            await self._disk.remove(source.name)
+            yield Remove(source.name)
         else:
             name = spare_name(self._take_number())
-            await self._disk.rename(source.name, name)
+            yield Rename(source.name, name)
             self.spares.append(name)
             if source.name in self._recycled:
                 self._recycled.add(name)

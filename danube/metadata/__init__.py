@@ -22,12 +22,14 @@ from danube.metadata._contract import (
     PutEvent,
     TransactionResult,
     Watch,
+    may_pass,
 )
 from danube.metadata._keys import covers, validate_key, validate_prefix
 from danube.metadata._mirror import RowChange
 from danube.metadata._observed import ObservedStore
 from danube.metadata._plugins import (
     KNOWN_PACKAGES,
+    Group,
     InstalledPlugin,
     MetadataPlugin,
     Surroundings,
@@ -37,7 +39,7 @@ from danube.metadata._plugins import (
 )
 from danube.metadata._requests import RequestChecks, conflict, lease_ended
 from danube.metadata._roles import Role, require_role
-from danube.metadata.embedded import EmbeddedStore
+from danube.metadata._rows import HexNames, Names, TextNames
 from danube.metadata.incarnation import Incarnation, begin_incarnation, read_incarnation
 from danube.metadata.memory import MemoryStore
 from danube.metadata.table import Change, Table, TableWriter, decode_record
@@ -49,9 +51,10 @@ __all__ = [
     "Condition",
     "Delete",
     "DeleteEvent",
-    "EmbeddedStore",
     "Event",
     "EventBatch",
+    "Group",
+    "HexNames",
     "Incarnation",
     "InstalledPlugin",
     "KeyValue",
@@ -59,6 +62,7 @@ __all__ = [
     "MemoryStore",
     "MetadataPlugin",
     "MetadataStore",
+    "Names",
     "ObservedStore",
     "Put",
     "PutEvent",
@@ -68,6 +72,7 @@ __all__ = [
     "Surroundings",
     "Table",
     "TableWriter",
+    "TextNames",
     "TransactionResult",
     "Watch",
     "begin_incarnation",
@@ -77,6 +82,7 @@ __all__ = [
     "install_command",
     "installed_plugins",
     "lease_ended",
+    "may_pass",
     "open_store",
     "read_incarnation",
     "require_role",

@@ -29,9 +29,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import NewType, Self
+from typing import Final, NewType, Self
 
 import msgspec
+
+from danube.model.cluster_api import MetadataStanding
+from danube.model.errors import ClosedError, DanubeError, DataDirectoryError, DataLossError, InternalError
 
 __all__ = [
     "Capabilities",
@@ -47,7 +50,21 @@ __all__ = [
     "PutEvent",
     "TransactionResult",
     "Watch",
+    "may_pass",
 ]
+
+_LASTING: Final = (ClosedError, DataDirectoryError, DataLossError, InternalError)
+
+
+def may_pass(error: DanubeError) -> bool:
+    """Whether the same call may succeed later in this process.
+
+    A store that does not answer, is full, has too many leases or denies a right may be mended meanwhile. A task of the
+    broker waits for that, and does not end the broker, which serves its topics without the metadata. A store that was
+    closed, is damaged, or cannot use its disk needs another start.
+    """
+    return not isinstance(error, _LASTING)
+
 
 LeaseId = NewType("LeaseId", int)
 """Id of a lease: a positive number, never reused by the same store."""
@@ -66,7 +83,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Leases end in the engine, even if their owner is dead."""
 
 
-class KeyValue(msgspec.Struct, frozen=True, array_like=True):
+class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One key as it was at one revision."""
 
     key: str
@@ -193,6 +210,13 @@ class MetadataStore(ABC):
     def capabilities(self) -> Capabilities:
         """The guarantees of this engine."""
 
+    def standing(self) -> MetadataStanding:
+        """Return what the engine tells about itself, for people: nothing is asked of other machines for it.
+
+        The default tells nothing. An engine outside the brokers says who keeps the metadata, without secrets.
+        """
+        return MetadataStanding()
+
     @abstractmethod
     async def __aenter__(self) -> Self:
         """Open the store."""
@@ -216,7 +240,7 @@ class MetadataStore(ABC):
         """Return every key that the prefix covers, sorted, and the revision of this snapshot.
 
         The revision is the store's present one, not the newest in the list: ``watch(prefix, revision + 1)`` continues
-        the snapshot without a gap.
+        the snapshot without a gap. The list belongs to the caller, who may change it.
         """
 
     @abstractmethod

@@ -45,6 +45,7 @@ __all__ = [
     "HistoryPage",
     "Rows",
     "StoreMachine",
+    "changes_under",
 ]
 
 HISTORY_PAGE_REVISIONS = 256
@@ -167,11 +168,9 @@ class StoreMachine(RequestChecks):
         position = after
         for batch in table.replay(after, HISTORY_PAGE_REVISIONS, HISTORY_PAGE_BYTES):
             position = batch.revision
-            events = tuple([event for event in batch.events if covers(prefix, event.key)])
-            if len(events) == len(batch.events):
-                found.append(batch)
-            elif events:
-                found.append(EventBatch(batch.revision, events))
+            seen = changes_under(prefix, batch)
+            if seen is not None:
+                found.append(seen)
         return HistoryPage(found, position)
 
     # Changes
@@ -258,3 +257,11 @@ class StoreMachine(RequestChecks):
         ):
             # Trim an eighth at a time: this costs little per change, and the bound holds after every change.
             table.forget(table.compacted + max(1, kept // 8))
+
+
+def changes_under(prefix: str, batch: EventBatch) -> EventBatch | None:
+    """Return the part of a revision that a prefix covers, None if there is none."""
+    events = tuple([event for event in batch.events if covers(prefix, event.key)])
+    if len(events) == len(batch.events):
+        return batch
+    return EventBatch(batch.revision, events) if events else None

@@ -9,8 +9,10 @@ event would restore the row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
+
+from danube.metadata._rows import PlainRows, Rows
 
 __all__ = ["Mirror", "RowChange"]
 
@@ -33,27 +35,36 @@ class Mirror(Generic[T]):
     Args:
         watched: whether list or watch continue after the first list. If not, the owner is the only one that changes
             rows, its changes arrive in order, and deletions need not be remembered.
+        rows: keeps the rows; None: as objects.
     """
 
-    __slots__ = ("_gone", "_revisions", "_watched", "position", "values")
+    __slots__ = ("_gone", "_rows", "_watched", "position", "values")
 
-    def __init__(self, *, watched: bool) -> None:
+    def __init__(self, *, watched: bool, rows: Rows[T] | None = None) -> None:
         self._watched = watched
-        self.values: dict[str, T] = {}
+        self._rows: Rows[T] = rows if rows is not None else PlainRows()
+        self.values: Mapping[str, T] = self._rows.values
         """The rows. Always the same object; only this class changes it."""
         self.position = 0
         """Everything up to this revision has been seen by list and watch; 0: nothing was listed yet."""
-        self._revisions: dict[str, int] = {}
         self._gone: dict[str, int] = {}
         """Rows that were deleted after :attr:`position`, with the revision of that."""
 
     def revision(self, name: str) -> int:
         """Return the revision of a row, 0 if there is none."""
-        return self._revisions.get(name, 0)
+        return self._rows.revision(name)
+
+    def every(self) -> Iterator[tuple[str, T, int]]:
+        """Yield the names, values and revisions of all rows."""
+        return self._rows.every()
+
+    def batches(self, size: int) -> Iterator[list[tuple[str, T, int]]]:
+        """Yield lists of so many of :meth:`every`. Between them rows may change: each is yielded as it is then."""
+        return self._rows.batches(size)
 
     def _is_news(self, name: str, revision: int) -> bool:
         # What list and watch have passed is in the mirror, or was replaced or deleted since.
-        return revision > self.position and revision > (self._revisions.get(name) or self._gone.get(name, 0))
+        return revision > self.position and revision > (self._rows.revision(name) or self._gone.get(name, 0))
 
     def put(self, name: str, value: T, revision: int) -> RowChange[T] | None:
         """Enter a row as of a revision; return None if this change, or a later one of the row, is known."""
@@ -61,8 +72,7 @@ class Mirror(Generic[T]):
             return None
         before = self.values.get(name)
         self._gone.pop(name, None)
-        self.values[name] = value
-        self._revisions[name] = revision
+        self._rows.put(name, value, revision)
         return RowChange(name, before, value)
 
     def delete(self, name: str, revision: int) -> RowChange[T] | None:
@@ -73,25 +83,25 @@ class Mirror(Generic[T]):
             self._gone[name] = revision
         if name not in self.values:
             return None
-        del self._revisions[name]
-        return RowChange(name, self.values.pop(name), None)
+        return RowChange(name, self._rows.remove(name), None)
 
-    def reset(self, rows: Iterable[tuple[str, T, int]], revision: int) -> list[RowChange[T]]:
-        """Enter a snapshot: all rows as of a revision, each with its own; return the changes.
+    def reset(self, rows: Iterable[tuple[str, T, int]], revision: int) -> Iterator[RowChange[T] | None]:
+        """Enter a snapshot: all rows as of a revision, each with its own; yield the changes as they are made.
 
-        A snapshot older than :attr:`position` is ignored.
+        A snapshot older than :attr:`position` is ignored. The rows are taken one by one, so a large snapshot need not
+        be in memory a second time. For each one that is not news None is yielded. Between two rows other changes may be
+        entered; those of later revisions stay. If the iteration is not completed, the same or a later snapshot has to
+        be entered again.
         """
         if revision < self.position:
-            return []
-        found: set[str] = set()
-        changes: list[RowChange[T] | None] = []
+            return
+        left = {name for name, changed_at in self._rows.revisions() if changed_at <= revision}
         for name, value, changed_at in rows:
-            found.add(name)
-            changes.append(self.put(name, value, changed_at))
-        gone = [name for name, changed_at in self._revisions.items() if changed_at <= revision and name not in found]
-        changes += [self.delete(name, revision) for name in gone]
+            left.discard(name)
+            yield self.put(name, value, changed_at)
+        for name in left:
+            yield self.delete(name, revision)
         self.passed(revision)
-        return [change for change in changes if change is not None]
 
     def passed(self, revision: int) -> None:
         """Record that list or watch have reported everything up to this revision."""

@@ -22,6 +22,7 @@ from danube.metadata._contract import (
     TransactionResult,
     Watch,
 )
+from danube.model.cluster_api import MetadataStanding
 
 __all__ = ["ObservedStore"]
 
@@ -43,6 +44,10 @@ class ObservedStore(MetadataStore):
     def capabilities(self) -> Capabilities:
         """Those of the wrapped store."""
         return self._store.capabilities
+
+    def standing(self) -> MetadataStanding:
+        """See :meth:`MetadataStore.standing`."""
+        return self._store.standing()
 
     async def __aenter__(self) -> Self:
         await self._store.__aenter__()

@@ -18,9 +18,9 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from random import Random
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -28,11 +28,19 @@ import trio
 
 from danube.metadata._contract import MetadataStore
 from danube.metadata._local import Clock
+from danube.model.entry_points import built_in_points, entry_points, load_target
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
+from danube.raft import Conf, NodeId
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from danube.metadata.raft.links import PeerLinks
 
 __all__ = [
     "GROUP",
+    "Group",
     "KNOWN_PACKAGES",
     "InstalledPlugin",
     "MetadataPlugin",
@@ -45,10 +53,10 @@ __all__ = [
 GROUP = "danube.metadata"
 """Entry-point group of metadata engines."""
 
-_BUILT_IN = (
-    EntryPoint("memory", "danube.metadata.memory:MemoryPlugin", GROUP),
-    EntryPoint("embedded", "danube.metadata.embedded:EmbeddedPlugin", GROUP),
-)
+_BUILT_IN = {
+    "memory": "danube.metadata.memory:MemoryPlugin",
+    "embedded": "danube.metadata.embedded:EmbeddedPlugin",
+}
 
 KNOWN_PACKAGES = {"etcd": "danube-metadata-etcd"}
 """Schemes with a known package, and its name for ``pip install``."""
@@ -57,6 +65,17 @@ KNOWN_PACKAGES = {"etcd": "danube-metadata-etcd"}
 def install_command(scheme: str) -> str:
     """Return the command that installs the plugin of a scheme; derived by the naming rule if the scheme is unknown."""
     return f"pip install {KNOWN_PACKAGES.get(scheme, f'danube-metadata-{scheme}')}"
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The place of this broker among the brokers that keep the metadata together, for an engine inside the brokers."""
+
+    member: NodeId
+    """Its member id."""
+    first_conf: Conf | None
+    """The members that the group begins with; None: it exists, and this member joins it. Only for a new member."""
+    links: PeerLinks | None = None
+    """To the other members; None: there are none."""
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +88,12 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the URL, decoded."""
     data_directory: Path | None = None
     """The broker's data directory, for engines that keep files; None if there is none."""
+    group: Group | None = None
+    """None: this broker is alone."""
     limits: Limits = Limits()
     clock: Clock = trio.current_time
+    random: Random = msgspec.field(default_factory=Random)
+    """The source of randomness."""
 
 
 Config = TypeVar("Config", bound=msgspec.Struct)
@@ -107,7 +130,7 @@ class InstalledPlugin(msgspec.Struct, frozen=True):
 
 def installed_plugins() -> list[InstalledPlugin]:
     """Return the installed metadata engines, sorted by scheme. Does not import them."""
-    built_in = {entry.value for entry in _BUILT_IN}
+    built_in = set(_BUILT_IN.values())
     return [
         InstalledPlugin(
             entry.name,
@@ -126,13 +149,16 @@ async def open_store(
     *,
     data_directory: Path | None = None,
     options: Mapping[str, Any] | None = None,
+    group: Group | None = None,
     limits: Limits | None = None,
     clock: Clock = trio.current_time,
+    random: Random | None = None,
 ) -> AsyncIterator[MetadataStore]:
     """Open the metadata store of a URL, and close it at the end of the block.
 
     ``memory://`` and ``embedded://`` (in the data directory) or ``embedded:///a/directory`` are built in. ``options``
-    are options of the engine from a configuration file; options in the URL's query take precedence. Raises
+    are options of the engine from a configuration file; options in the URL's query take precedence. ``group`` is this
+    broker's place in a cluster, for an engine that runs inside the brokers. Raises
     :class:`ConfigurationError` for an invalid URL, scheme or option (without the option's value), and the engine's
     errors if it cannot be opened.
     """
@@ -149,8 +175,10 @@ async def open_store(
         location=parts.netloc,
         path=unquote(parts.path),
         data_directory=data_directory,
+        group=group,
         limits=limits if limits is not None else Limits(),
         clock=clock,
+        random=random or Random(),
     )
     async with plugin.open(config, surroundings) as store:
         yield store
@@ -179,23 +207,22 @@ def _configure(
 
 
 def _entries() -> dict[str, EntryPoint]:
-    found = {entry.name: entry for entry in _BUILT_IN}
-    found.update({entry.name: entry for entry in entry_points(group=GROUP)})
-    return found
+    return built_in_points(GROUP, _BUILT_IN) | {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def _load(scheme: str) -> MetadataPlugin[Any]:
-    entries = _entries()
-    entry = entries.get(scheme)
-    if entry is None:
+    # Looking at all installed packages takes longer than opening the store.
+    targets = _BUILT_IN if scheme in _BUILT_IN else {name: entry.value for name, entry in _entries().items()}
+    target = targets.get(scheme)
+    if target is None:
         raise ConfigurationError(
-            f"there is no metadata engine for {scheme!r}; installed: {', '.join(sorted(entries))};"
+            f"there is no metadata engine for {scheme!r}; installed: {', '.join(sorted(targets))};"
             f" to add one: {install_command(scheme)}"
         )
     try:
-        plugin = entry.load()()
+        plugin = load_target(target)()
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"the metadata engine {scheme!r} ({entry.value}) cannot be loaded: {error}") from error
+        raise ConfigurationError(f"the metadata engine {scheme!r} ({target}) cannot be loaded: {error}") from error
     if not isinstance(plugin, MetadataPlugin):
-        raise ConfigurationError(f"the metadata engine {scheme!r} ({entry.value}) is not a MetadataPlugin")
+        raise ConfigurationError(f"the metadata engine {scheme!r} ({target}) is not a MetadataPlugin")
     return plugin

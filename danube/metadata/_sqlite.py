@@ -1,29 +1,18 @@
 """The table of the embedded metadata store, in an SQLite file with checksums. Runs on a worker thread only.
 
-SQLite in WAL mode with ``synchronous=FULL`` appends a transaction to ``metadata.db-wal`` and syncs it before COMMIT
-returns; the pages move into ``metadata.db`` at checkpoints. ``locking_mode=EXCLUSIVE`` locks out other processes and
-makes the shared-memory file unnecessary.
+SQLite in WAL mode appends a transaction to ``metadata.db-wal``; the pages move into ``metadata.db`` at checkpoints.
+With ``synchronous=NORMAL`` only checkpoints are synced: a power loss may undo the last transactions, and the log of the
+Raft member, which is the durability, has them (:mod:`danube.metadata.raft`). ``locking_mode=EXCLUSIVE`` locks out other
+processes and makes the shared-memory file unnecessary.
 
-SQLite's pages carry no checksum, so rows do. The body of each row is::
-
-    0        4                              n
-    +--------+------------------------------+
-    | CRC32C | msgpack                      |   state: _State, items: KeyValue, history: tuple of events, leases: _Lease
-    +--------+------------------------------+
-      little endian, over the msgpack bytes
-
-The other columns are only for lookups; the body is authoritative, and they are compared with it. The one row of
-``state`` has the counters, and the numbers of items and leases. History has a row for each revision from
-``compacted + 1`` to ``revision`` without gaps. All of this but the bodies of the history is checked when the file is
-opened.
+The rows carry checksums (:mod:`danube.metadata._sqlite_rows`). All of them but the bodies of the history are checked
+when the file is opened.
 
 **Opening and reading changes nothing.** The file is opened read-only at first, and a missing file is treated as
 empty; the first change opens it for writing. So the owner of a store can inspect it, find that it is not in the
 expected state, and leave all evidence in place. That matters because of the log: SQLite treats a damaged frame of
 ``metadata.db-wal`` as its end, and a file that is opened for writing loses the frames after it. Such a loss can only
 be detected by an observer that has seen a later revision.
-
-Format 1 had the counters in rows without a checksum.
 """
 
 from __future__ import annotations
@@ -33,52 +22,18 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import google_crc32c
-import msgspec
-
-from danube.metadata._contract import Event, EventBatch, KeyValue, LeaseId
+from danube.metadata._contract import EventBatch, KeyValue, LeaseId
 from danube.metadata._keys import below
+from danube.metadata._sqlite_rows import APPLICATION_ID, FORMAT, TABLES, Lease, RowCodec, State
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
-from danube.model.errors import DanubeError, DataDirectoryError, DataLossError, LimitExceededError
+from danube.model.errors import DanubeError, DataDirectoryError, LimitExceededError
 
 __all__ = ["FILE_NAME", "FORMAT", "SqliteTable", "sync_directory"]
 
 FILE_NAME = "metadata.db"
-FORMAT = 2
-"""Version of the tables, in SQLite's ``user_version``."""
-_MOST_FORMATS = 1000
-"""A version beyond this is not one of Danube's."""
-_APPLICATION_ID = 0x44414E55  # "DANU", in SQLite's ``application_id``: the file is ours
-
-_TABLES = (
-    "CREATE TABLE state (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
-    "CREATE TABLE items (key TEXT PRIMARY KEY, lease INTEGER, body BLOB NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX items_by_lease ON items (lease) WHERE lease IS NOT NULL",
-    "CREATE TABLE history (revision INTEGER PRIMARY KEY, body BLOB NOT NULL)",
-    "CREATE TABLE leases (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
-)
-
 _CACHE_KIB = 2048
-
-
-class _State(msgspec.Struct, frozen=True, array_like=True):
-    """The counters of a table, and the numbers of its rows."""
-
-    revision: int = 0
-    compacted: int = 0
-    next_lease: int = 1
-    items: int = 0
-    leases: int = 0
-    extra: bytes = b""
-
-
-class _Lease(msgspec.Struct, frozen=True, array_like=True):
-    """A row of leases."""
-
-    lease: LeaseId
-    ttl_s: float
 
 
 class SqliteTable:
@@ -86,16 +41,13 @@ class SqliteTable:
 
     Args:
         directory: of the file.
-        synchronous: FULL: a transaction is durable when it ends. NORMAL: a power loss may undo the last transactions,
-            back to the last checkpoint at most.
 
     Attributes:
         extra: bytes of the owner's, changed and stored with the transactions.
     """
 
-    def __init__(self, directory: Path, *, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> None:
+    def __init__(self, directory: Path) -> None:
         self.extra = b""
-        self._synchronous = synchronous
         self.revision = 0
         self.compacted = 0
         self.next_lease = 1
@@ -107,12 +59,8 @@ class SqliteTable:
         self._connection: sqlite3.Connection | None = None
         self._writable = False
         self._new_names: set[Path] = set()
-        self._saved = _State()  # as it is in the file
-        self._encoder = msgspec.msgpack.Encoder()
-        self._state_decoder = msgspec.msgpack.Decoder(_State)
-        self._item_decoder = msgspec.msgpack.Decoder(KeyValue)
-        self._events_decoder = msgspec.msgpack.Decoder(tuple[Event, ...])
-        self._lease_decoder = msgspec.msgpack.Decoder(_Lease)
+        self._saved = State()  # as it is in the file
+        self._codec = RowCodec(self._path)
 
     # Life
 
@@ -146,7 +94,7 @@ class SqliteTable:
         log = self._path.with_name(FILE_NAME + "-wal")
         if log.exists() and log.stat().st_size:
             # SQLite would delete it.
-            raise self._damaged(f"it is missing or empty, and its log {log.name} is not")
+            raise self._codec.damaged(f"it is missing or empty, and its log {log.name} is not")
         return True
 
     def _make_writable(self) -> None:
@@ -160,7 +108,7 @@ class SqliteTable:
             self._execute("PRAGMA locking_mode = EXCLUSIVE")
             if self._one("PRAGMA journal_mode = WAL")[0] != "wal":
                 raise DataDirectoryError(f"{self._path} cannot be written with a write-ahead log on this file system")
-            self._execute(f"PRAGMA synchronous = {self._synchronous}")
+            self._execute("PRAGMA synchronous = NORMAL")
             if not self._check_format():
                 self._create()
             if self._state() != self._saved:
@@ -189,7 +137,7 @@ class SqliteTable:
             ours = self._translate(error)  # before anything is closed: it may have used the last file descriptor
             self._disconnect()
             if _code(error) == sqlite3.SQLITE_ERROR:  # our statements are valid, so the schema is another one
-                raise self._damaged(str(error)) from error
+                raise self._codec.damaged(str(error)) from error
             raise ours from error
         except OSError as error:
             self._disconnect()
@@ -200,40 +148,24 @@ class SqliteTable:
             ) from error
         except (ValueError, TypeError, OverflowError) as error:  # a column has a wrong type
             self._disconnect()
-            raise self._damaged(str(error)) from error
+            raise self._codec.damaged(str(error)) from error
         except BaseException:
             self._disconnect()
             raise
-
-    def _damaged(self, what: str) -> DataLossError:
-        return DataLossError(f"{self._path} is damaged: {what}; restore it from a backup")
 
     def _check_format(self) -> bool:
         """Return whether the tables exist, False if there are none at all."""
         application, version = self._pragma("application_id"), self._pragma("user_version")
         found = {sql for (sql,) in self._execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
-        if not found and not application and not version:
-            return False
-        if application != _APPLICATION_ID and not found & set(_TABLES):
-            raise DataDirectoryError(f"{self._path} is an SQLite file, but not one of Danube's; move it away")
-        if application == _APPLICATION_ID and version != FORMAT and version < _MOST_FORMATS:
-            raise DataDirectoryError(
-                f"{self._path} has metadata format {version}, and this Danube knows format {FORMAT};"
-                f" start the {'newer' if version > FORMAT else 'older'} Danube that wrote it"
-            )
-        if (application, version) != (_APPLICATION_ID, FORMAT):
-            raise self._damaged(f"its header has application id {application:#x} and version {version}")
-        if found != set(_TABLES):
-            raise self._damaged("its schema is not the one that Danube writes")
-        return True
+        return self._codec.check_format(application, version, found)
 
     def _create(self) -> None:
         """Create the tables and the version number at once, or nothing."""
         self._execute("BEGIN IMMEDIATE")
-        for statement in _TABLES:
+        for statement in TABLES:
             self._execute(statement)
-        self._execute("INSERT INTO state VALUES (1, ?)", (self._seal(_State()),))
-        self._execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        self._execute("INSERT INTO state VALUES (1, ?)", (self._codec.seal(State()),))
+        self._execute(f"PRAGMA application_id = {APPLICATION_ID}")
         self._execute(f"PRAGMA user_version = {FORMAT}")
         self._execute("COMMIT")
 
@@ -243,29 +175,19 @@ class SqliteTable:
         size = self._path.stat().st_size
         if size % self._pragma("page_size") and not (log.exists() and log.stat().st_size):
             # SQLite treats the rest of the page as zeros. If there is a log, it may still replace the page.
-            raise self._damaged(f"it has been cut to {size} bytes, inside a page")
+            raise self._codec.damaged(f"it has been cut to {size} bytes, inside a page")
         verdict = self._one("PRAGMA integrity_check(1)")[0]
         if verdict != "ok":
-            raise self._damaged(verdict)
+            raise self._codec.damaged(verdict)
         state = self._state()
         items = 0
         for key, lease, body in self._execute("SELECT key, lease, body FROM items"):
-            item = self._item(key, body)
-            if item.lease != lease:
-                raise self._damaged(f"the row of key {key!r} names lease {lease} instead of {item.lease}")
+            self._codec.check_item(key, lease, body)
             items += 1
-        leases = len(self._leases())
-        if (items, leases) != (state.items, state.leases):
-            raise self._damaged(
-                f"it should have {state.items} keys and {state.leases} leases, and has {items} and {leases}"
-            )
+        self._codec.check_counts(state, items, len(self._leases()))
 
-    def _state(self) -> _State:
-        rows = self._execute("SELECT body FROM state").fetchall()
-        if len(rows) != 1:
-            raise self._damaged(f"it has {len(rows)} states instead of one")
-        state: _State = self._unseal(rows[0][0], self._state_decoder, "its state")
-        return state
+    def _state(self) -> State:
+        return self._codec.state([body for (body,) in self._execute("SELECT body FROM state")])
 
     def _load(self) -> None:
         """Read the counters from the file: at the beginning, and after a transaction was rolled back."""
@@ -276,11 +198,7 @@ class SqliteTable:
         count, first, last, size = self._one(
             "SELECT count(*), min(revision), max(revision), sum(length(body)) FROM history"
         )
-        if count != self.revision - self.compacted or (count and (first, last) != (self.compacted + 1, self.revision)):
-            raise self._damaged(
-                f"it should have the history of revisions {self.compacted + 1} to {self.revision},"
-                f" and has {count} from {first} to {last}"
-            )
+        self._codec.check_history(state, count, first, last)
         self.history_bytes = size or 0
 
     def close(self) -> None:
@@ -302,7 +220,7 @@ class SqliteTable:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the calls in the block as one transaction; it is on disk when the block has ended.
+        """Run the calls in the block as one transaction. A power loss may undo it, and a crash of the process not.
 
         If anything raises, everything in the block is undone, and SQLite's errors are raised as Danube's.
         """
@@ -321,13 +239,13 @@ class SqliteTable:
                     self._load()
                 raise
 
-    def _present(self) -> _State:
-        return _State(self.revision, self.compacted, self.next_lease, self._item_count, self.lease_count, self.extra)
+    def _present(self) -> State:
+        return State(self.revision, self.compacted, self.next_lease, self._item_count, self.lease_count, self.extra)
 
     def _save(self) -> None:
         present = self._present()
         if present != self._saved:
-            self._change("UPDATE state SET body = ? WHERE id = 1", (self._seal(present),))
+            self._change("UPDATE state SET body = ? WHERE id = 1", (self._codec.seal(present),))
             self._saved = present
 
     def _change(self, statement: str, parameters: tuple[Any, ...]) -> sqlite3.Cursor:
@@ -348,7 +266,7 @@ class SqliteTable:
         if code == sqlite3.SQLITE_FULL:
             return LimitExceededError(f"the disk of {self._path} is full; free space, then try again")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return self._damaged(str(error))
+            return self._codec.damaged(str(error))
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return DataDirectoryError(
                 f"{self._path} is in use by another process; stop it, or use another data directory"
@@ -374,42 +292,21 @@ class SqliteTable:
         value: int = self._one(f"PRAGMA {name}")[0]
         return value
 
-    # Rows
-
-    def _seal(self, value: Any) -> bytes:
-        body = self._encoder.encode(value)
-        return int(google_crc32c.value(body)).to_bytes(4, "little") + body
-
-    def _unseal(self, body: bytes, decoder: msgspec.msgpack.Decoder[Any], what: str) -> Any:
-        content = memoryview(body)[4:]
-        if len(body) > 4 and google_crc32c.value(bytes(content)) == int.from_bytes(body[:4], "little"):
-            try:
-                return decoder.decode(content)
-            except msgspec.MsgspecError as error:
-                raise self._damaged(f"{what} does not decode: {error}") from error
-        raise self._damaged(f"{what} does not match its checksum")
-
-    def _item(self, key: str, body: bytes) -> KeyValue:
-        item: KeyValue = self._unseal(body, self._item_decoder, f"key {key!r}")
-        if item.key != key:
-            raise self._damaged(f"the row of key {key!r} holds {item.key!r}")
-        return item
-
     # Items
 
     def lookup(self, key: str) -> KeyValue | None:
         row = self._one("SELECT body FROM items WHERE key = ?", (key,))
-        return self._item(key, row[0]) if row else None
+        return self._codec.item(key, row[0]) if row else None
 
     def scan(self, prefix: str) -> list[KeyValue]:
         rows = self._execute("SELECT key, body FROM items WHERE key >= ? AND key < ? ORDER BY key", below(prefix))
-        found = [self._item(key, body) for key, body in rows]
+        found = [self._codec.item(key, body) for key, body in rows]
         if not prefix.endswith("/") and (item := self.lookup(prefix)):
             found.insert(0, item)
         return found
 
     def write(self, item: KeyValue) -> None:
-        self._change("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", (item.key, item.lease, self._seal(item)))
+        self._change("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", (item.key, item.lease, self._codec.seal(item)))
         self._item_count += item.version == 1
 
     def erase(self, key: str) -> None:
@@ -419,7 +316,7 @@ class SqliteTable:
     # History
 
     def record(self, batch: EventBatch) -> None:
-        body = self._seal(batch.events)
+        body = self._codec.seal(batch.events)
         self._change("INSERT INTO history VALUES (?, ?)", (batch.revision, body))
         self.history_bytes += len(body)
 
@@ -429,8 +326,7 @@ class SqliteTable:
         )
         found: list[EventBatch] = []
         for revision, body in rows:
-            events = self._unseal(body, self._events_decoder, f"the history of revision {revision}")
-            found.append(EventBatch(revision, events))
+            found.append(EventBatch(revision, self._codec.events(revision, body)))
             max_bytes -= len(body)
             if max_bytes <= 0:
                 break
@@ -446,7 +342,7 @@ class SqliteTable:
     # Leases
 
     def add_lease(self, lease: LeaseId, ttl_s: float) -> None:
-        self._change("INSERT INTO leases VALUES (?, ?)", (lease, self._seal(_Lease(lease, ttl_s))))
+        self._change("INSERT INTO leases VALUES (?, ?)", (lease, self._codec.seal(Lease(lease, ttl_s))))
         self.lease_count += 1
 
     def drop_lease(self, lease: LeaseId) -> None:
@@ -463,9 +359,7 @@ class SqliteTable:
     def _leases(self) -> list[tuple[LeaseId, float]]:
         found: list[tuple[LeaseId, float]] = []
         for number, body in self._execute("SELECT id, body FROM leases ORDER BY id"):
-            row: _Lease = self._unseal(body, self._lease_decoder, f"lease {number}")
-            if row.lease != number:
-                raise self._damaged(f"the row of lease {number} holds {row.lease}")
+            row = self._codec.lease(number, body)
             found.append((row.lease, row.ttl_s))
         return found
 

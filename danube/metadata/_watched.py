@@ -3,9 +3,9 @@
 It makes changes of single keys transactions, and adds watches.
 
 A watch is a position. When a change arrives, a watch that has seen everything so far either advances (the change is not
-under its prefix) or becomes *behind*, keeps its position, and is woken. A watch that is behind reads the history from
-its position, page by page. So an idle watch never falls out of the history because of other changes, a slow one costs
-no memory, and no polling is needed.
+under its prefix, or its reader waits, and gets the change at once) or becomes *behind*, keeps its position, and is
+woken. A watch that is behind reads the history from its position, page by page. So an idle watch never falls out of the
+history because of other changes, a slow one costs no memory, and no polling is needed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Self
 import trio
 
 from danube.metadata._contract import Condition, Delete, EventBatch, LeaseId, MetadataStore, Put, Watch
-from danube.metadata._keys import covers
-from danube.metadata._machine import HistoryPage, StoreMachine
+from danube.metadata._machine import HistoryPage, StoreMachine, changes_under
 from danube.model.errors import ClosedError, FailedPreconditionError
 
 __all__ = ["WatchedStore"]
@@ -103,7 +102,7 @@ class _StoreWatch(Watch):
         self._start = start_revision
         self._position = 0
         self._behind = False  # there is something to read after the position
-        self._ready: deque[EventBatch] = deque()  # read from the history, not yet returned: one page
+        self._ready: deque[EventBatch] = deque()  # not yet returned: a page of the history, or one change
         self._news = trio.Event()
         self._busy = False
         self._entered = False
@@ -139,11 +138,14 @@ class _StoreWatch(Watch):
         """Process a new revision: advance past it, or become behind."""
         if self._behind:
             return
-        if any(covers(self._prefix, event.key) for event in batch.events):
-            self._behind = True
+        seen = changes_under(self._prefix, batch)
+        if seen is not None:
             self._news.set()
-        else:
-            self._position = batch.revision
+            if self._ready or not self._busy:  # no reader waits for it
+                self._behind = True
+                return
+            self._ready.append(seen)
+        self._position = batch.revision
 
     def displaced(self) -> None:
         """Note that the table was replaced by a later one: what lies in between is in its history, or lost there."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import msgspec
 
-from danube.metadata._contract import MetadataStore
+from danube.metadata._contract import MetadataStore, Put
 from danube.metadata.table import decode_record
 
-__all__ = ["FIRST_INCARNATION", "Incarnation", "begin_incarnation", "read_incarnation"]
+__all__ = ["FIRST_INCARNATION", "Incarnation", "begin_incarnation", "incarnation_record", "read_incarnation"]
 
 _KEY = "/incarnation"
 
@@ -45,6 +45,12 @@ async def read_incarnation(store: MetadataStore) -> Incarnation:
     return FIRST_INCARNATION if item is None else decode_record(item, _DECODER.decode)
 
 
+def incarnation_record(incarnation_id: int, reason: str) -> Put:
+    """Return the change that begins a new incarnation; arguments as in :func:`begin_incarnation`."""
+    assert incarnation_id
+    return Put(_KEY, msgspec.msgpack.encode(Incarnation(incarnation_id, reason)))
+
+
 async def begin_incarnation(store: MetadataStore, incarnation_id: int, reason: str) -> None:
     """Begin a new incarnation, after the contents were put back and before they are used.
 
@@ -56,5 +62,5 @@ async def begin_incarnation(store: MetadataStore, incarnation_id: int, reason: s
     Raises:
         DanubeError: it cannot be written.
     """
-    assert incarnation_id
-    await store.put(_KEY, msgspec.msgpack.encode(Incarnation(incarnation_id, reason)))
+    record = incarnation_record(incarnation_id, reason)
+    await store.put(record.key, record.value)

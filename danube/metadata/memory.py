@@ -18,6 +18,7 @@ from danube.metadata._local import Clock, LocalStore
 from danube.metadata._machine import StoreMachine
 from danube.metadata._memory_table import MemoryTable
 from danube.metadata._plugins import MetadataPlugin, Surroundings
+from danube.model.cluster_api import MetadataStanding
 from danube.model.limits import Limits
 
 __all__ = ["MemoryConfig", "MemoryPlugin", "MemoryStore"]
@@ -29,17 +30,25 @@ class MemoryStore(LocalStore):
     """A metadata store whose contents are lost when it is closed.
 
     ``limits`` bounds sizes and history; ``clock`` decides when leases end (default: Trio's clock, so tests can use a
-    virtual one).
+    virtual one); ``table`` is what it begins with (default: nothing).
     """
 
-    def __init__(self, *, limits: Limits | None = None, clock: Clock = trio.current_time) -> None:
+    def __init__(
+        self, *, limits: Limits | None = None, clock: Clock = trio.current_time, table: MemoryTable | None = None
+    ) -> None:
         super().__init__(limits=limits, clock=clock)
-        self._state = StoreMachine(MemoryTable(), self._limits)
+        table = table if table is not None else MemoryTable()
+        self._state = StoreMachine(table, self._limits)
+        self._revision = table.revision
 
     @property
     def capabilities(self) -> Capabilities:
         """All guarantees of the contract except durability."""
         return Capabilities(durable=False, linearizable=True, watch_replay=True, leases=True)
+
+    def standing(self) -> MetadataStanding:
+        """The metadata are in this process."""
+        return MetadataStanding(engine="memory", kept_by="the memory of this broker")
 
     @property
     def _machine(self) -> StoreMachine:
@@ -54,7 +63,7 @@ class MemoryStore(LocalStore):
 
     async def _open(self, nursery: trio.Nursery) -> list[tuple[LeaseId, float]]:
         await trio.lowlevel.checkpoint()
-        return []
+        return self._state.table.leases()
 
     async def _shut(self) -> None:
         await trio.lowlevel.checkpoint()

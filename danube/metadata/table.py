@@ -34,16 +34,18 @@ behind (:class:`~danube.model.errors.WatchCompactedError`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 import trio
 
-from danube.metadata._contract import Condition, Delete, KeyValue, MetadataStore, Put, PutEvent
+from danube.metadata._contract import Condition, Delete, KeyValue, MetadataStore, Put, PutEvent, may_pass
 from danube.metadata._guard import Guard, Verdict
 from danube.metadata._mirror import Mirror, RowChange
+from danube.metadata._rows import Names, PackedRows, released
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
     CallRefusedError,
@@ -59,10 +61,15 @@ from danube.model.errors import (
 
 __all__ = ["Change", "Table", "TableWriter", "decode_record"]
 
+_log = logging.getLogger("danube.metadata")
+
 T = TypeVar("T")
 
 FOLLOW_RETRY_S: Final = 1.0
 """Pause before a followed table queries an unavailable store again."""
+
+ROWS_PER_TURN: Final = 500
+"""Rows that are entered before other tasks run: a few milliseconds."""
 
 _NOT_DONE: Final = (InvalidArgumentError, NotFoundError, CallRefusedError)
 """Errors that prove that the store has not applied the change."""
@@ -105,6 +112,11 @@ class Table(Generic[T]):
         watched: whether :meth:`follow` is used.
         on_change: called for each row that :meth:`load` or :meth:`follow` or a change has changed, in order; must not
             raise.
+        packed: the compact form of the names, for tables with very many rows: each is kept in its encoded form, and
+            decoded when it is read (:mod:`danube.metadata._rows`).
+        encode_packed: another function than ``encode`` for that, whose results ``decode`` understands, too.
+        is_name: whether a row can have this name; by default any, or any that has a compact form if ``packed`` is
+            given. Keys with other names are logged and ignored: they were not written by Danube.
     """
 
     def __init__(
@@ -117,23 +129,41 @@ class Table(Generic[T]):
         decode: Callable[[bytes], T] | None = None,
         watched: bool = False,
         on_change: Callable[[RowChange[T]], None] | None = None,
+        packed: Names | None = None,
+        encode_packed: Callable[[T], bytes] | None = None,
+        is_name: Callable[[str], bool] | None = None,
     ) -> None:
         self._store = store
         self._prefix = prefix
         self._listed = prefix if prefix.endswith("/") else prefix + "/"
         self._encode = encode
         self._decode = decode if decode is not None else msgspec.msgpack.Decoder(kind).decode
-        self._mirror: Mirror[T] = Mirror(watched=watched)
+        rows = PackedRows(packed, encode_packed or encode, self._decode) if packed is not None else None
+        self._mirror: Mirror[T] = Mirror(watched=watched, rows=rows)
+        if is_name is None:
+            is_name = _any_name if packed is None else lambda name: packed.pack(name) is not None
+        self._is_name = is_name
         self._on_change = on_change
+        self.changes = 0
+        """How often a row was created, replaced or deleted; as long as it is the same all rows are."""
         self._moved = trio.Event()
         self.values: Mapping[str, T] = self._mirror.values
-        """The rows by name. A plain dict, for fast lookups; always the same object, changed only by this class."""
+        """The rows by name; always the same object, changed only by this class. A dict, for fast lookups; that of a
+        packed table decodes a row each time it is read."""
 
     # --- Reading ---
 
     def revision(self, name: str) -> int:
         """Return the revision of a row, 0 if there is none."""
         return self._mirror.revision(name)
+
+    def every(self) -> Iterator[tuple[str, T, int]]:
+        """Yield the names, values and revisions of all rows; they must not change meanwhile."""
+        return self._mirror.every()
+
+    def batches(self, size: int) -> Iterator[list[tuple[str, T, int]]]:
+        """Yield lists of so many of :meth:`every`. Between them rows may change: each is yielded as it is then."""
+        return self._mirror.batches(size)
 
     @property
     def position(self) -> int:
@@ -143,21 +173,53 @@ class Table(Generic[T]):
     async def load(self) -> None:
         """Read all rows. Call this before the first change, unless the table is followed.
 
+        Other tasks run after each :data:`ROWS_PER_TURN` rows, and may see the rows that were entered so far. If this is
+        cancelled it may be called again.
+
         Raises:
             DataLossError: a record does not decode.
             DanubeError: the store cannot answer.
         """
         items, revision = await self._store.list(self._listed)
-        rows = [(self._name(item.key), decode_record(item, self._decode), item.mod_revision) for item in items]
-        for change in self._mirror.reset(rows, revision):
+        rows = (
+            (name, decode_record(item, self._decode), item.mod_revision)
+            for item in released(items)
+            if (name := self._name(item.key)) is not None
+        )
+        for count, change in enumerate(self._mirror.reset(rows, revision), 1):
             self._report(change)
+            if not count % ROWS_PER_TURN:
+                await trio.lowlevel.checkpoint()
         self._note_moved()
 
-    def _name(self, key: str) -> str:
-        return key[len(self._prefix) :]
+    async def refresh(self, name: str) -> None:
+        """Read one row of a watched table again: it includes every change that was answered before this was called.
+
+        Raises:
+            DataLossError: the record does not decode.
+            DanubeError: the store cannot answer.
+        """
+        key = self._prefix + name
+        items, revision = await self._store.list(key)
+        item = next((item for item in items if item.key == key), None)
+        if item is not None:
+            self._report(self._mirror.put(name, decode_record(item, self._decode), item.mod_revision))
+        else:
+            self._report(self._mirror.delete(name, revision))
+
+    def _name(self, key: str) -> str | None:
+        """Return the name of the row with a key; None if no row of this table has such a key."""
+        name = key[len(self._prefix) :]
+        if self._is_name(name):
+            return name
+        _log.warning("the metadata key %r is ignored: it is not the name of a row of %s", key, self._prefix)
+        return None
 
     def _report(self, change: RowChange[T] | None) -> None:
-        if change is not None and self._on_change is not None:
+        if change is None:
+            return
+        self.changes += 1
+        if self._on_change is not None:
             self._on_change(change)
 
     # --- Changes ---
@@ -195,14 +257,18 @@ class Table(Generic[T]):
     async def follow(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Task: keep the mirror up to date, until cancelled. It counts as started once the mirror is loaded.
 
-        While the store does not answer, the mirror is unchanged, and the query is repeated every second.
+        A table that was loaded before is watched from there, if the store can replay changes.
+
+        While the store does not answer, the mirror is unchanged, and the query is repeated every second; so it is
+        after any other error that may pass, once the mirror was loaded.
 
         Raises:
             DataLossError: a record does not decode.
-            DanubeError: the store failed for good, for example because it was closed.
+            DanubeError: the store failed for good, for example because it was closed; or it has refused the first
+                query, for example because it denies the right.
         """
         started = False
-        stale = True
+        stale = not self._mirror.position
         compacted_at = -1
         while True:
             try:
@@ -223,6 +289,8 @@ class Table(Generic[T]):
                     async for batch in watch:
                         for event in batch.events:  # the mirror ignores events that the list included
                             name = self._name(event.key)
+                            if name is None:
+                                continue
                             if isinstance(event, PutEvent):
                                 value = decode_record(event.item, self._decode)
                                 self._report(self._mirror.put(name, value, event.mod_revision))
@@ -236,6 +304,11 @@ class Table(Generic[T]):
                 compacted_at = self._mirror.position
                 stale = True
             except UnavailableError:
+                await trio.sleep(FOLLOW_RETRY_S)
+            except DanubeError as error:
+                if not started or not may_pass(error):
+                    raise
+                _log.warning("the changes of %s are not followed at the moment: %s", self._prefix, error)
                 await trio.sleep(FOLLOW_RETRY_S)
 
     def _note_moved(self) -> None:
@@ -397,6 +470,11 @@ class TableWriter:
         if verdict == Verdict.APPLIED:
             self._applied(guard.revision)
         return verdict == Verdict.APPLIED
+
+
+def _any_name(name: str) -> bool:
+    """Default for the names of rows."""
+    return True
 
 
 def _ignore(revision: int) -> None:

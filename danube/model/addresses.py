@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterable
 from typing import Final
 
-from danube.model.errors import ConfigurationError
+from danube.model.errors import ConfigurationError, ExposedAddressError
 
-__all__ = ["DEFAULT_PORT", "parse_address", "with_port"]
+__all__ = ["DEFAULT_PORT", "is_loopback", "parse_address", "refuse_exposed", "with_port"]
 
 DEFAULT_PORT: Final = 6650
 """Port of clients, unless an address names another one."""
@@ -30,3 +32,31 @@ def with_port(text: str, default_port: int) -> str:
     """Return an address with its port; see :func:`parse_address`."""
     host, port = parse_address(text, default_port)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, as an IP address, is this machine itself. Names other than ``localhost`` are not."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def refuse_exposed(bound: Iterable[tuple[str, str]], risk: str, remedy: str) -> None:
+    """Raise ExposedAddressError if something without access control listens on more than this machine.
+
+    Args:
+        bound: of each listener, the IP address to which it is bound, and its whole address for the message.
+        risk: what other machines could do.
+        remedy: how it gets access control.
+    """
+    for host, shown in bound:
+        if not is_loopback(host):
+            raise ExposedAddressError(
+                f"other machines can reach {shown}, and {risk}; {remedy}, or, if you trust all of that network, start"
+                " with --insecure (DANUBE_INSECURE=1)"
+            )

@@ -28,6 +28,7 @@ from danube.model.ids import (
     FIRST_OFFSET,
     NO_OWNER_EPOCH,
     NO_PRODUCER_EPOCH,
+    NO_TOPIC,
     Offset,
     OwnerEpoch,
     ProducerEpoch,
@@ -86,6 +87,7 @@ __all__ = [
     "SubscriptionRef",
     "TopicInfo",
     "TopicList",
+    "TopicOwner",
     "TopicPartitions",
 ]
 
@@ -142,6 +144,9 @@ class PublishOpen(_Tagged, tag=0):
     """0 opens a new session; otherwise the epoch of the session to continue (a reconnect keeps its epoch)."""
     partitions: int = 0
     """Number of partitions of the base topic, if opening creates it; 0 for a plain topic."""
+    topic_id: TopicId = NO_TOPIC
+    """Id of the topic as the client knows it, from a lookup or an earlier stream; 0: unknown. A broker that serves the
+    name under another id reads the metadata first: the topic may have been deleted and created again."""
 
 
 class PublishBatch(_Tagged, tag=1):
@@ -200,7 +205,7 @@ PublishReply = PublishOpened | PublishAcks | PublishRefused
 # --- Consume ---------------------------------------------------------------------------------------------------------
 
 
-class ConsumeOpen(_Tagged, tag=0):
+class ConsumeOpen(_Tagged, tag=0, kw_only=True):
     """First message of a Consume stream."""
 
     topic: str
@@ -218,6 +223,8 @@ class ConsumeOpen(_Tagged, tag=0):
     """Fields of :class:`danube.model.SubscriptionPolicy` that a new subscription starts with; ignored if it exists."""
     reader: bool = False
     """Read from ``start`` without a subscription: no acknowledgements, no stored state; the name may be empty."""
+    topic_id: TopicId = NO_TOPIC
+    """As in :class:`PublishOpen`."""
 
 
 class Credit(_Tagged, tag=1):
@@ -414,12 +421,23 @@ class BrokerInfo(_Message, kw_only=True):
     """Topics with messages or cursors in the journal that the metadata do not know; they are kept, and not served."""
     stranded_bytes: int = 0
     """Bytes of their messages."""
+    brokers: list[str] = []
+    """``host:port`` of the live brokers of its cluster, itself included; empty if there is no other one."""
 
 
 class LookupTopic(_Message):
     """Asks for the topics that a name refers to."""
 
     topic: str
+
+
+class TopicOwner(_Message):
+    """The broker that owns a plain topic or one partition."""
+
+    address: str = ""
+    """``host:port`` at which clients reach it; empty if it is away, or not known yet."""
+    epoch: OwnerEpoch = NO_OWNER_EPOCH
+    """Epoch of the topic's owner; of two answers, the one with the higher epoch is newer."""
 
 
 class TopicPartitions(_Message):
@@ -431,6 +449,13 @@ class TopicPartitions(_Message):
     topics: list[str]
     """The topics to connect to: the topic itself, or its partitions in order."""
     durability: Durability
+    owners: list[TopicOwner] = []
+    """The owner of each of ``topics``, in the same order; empty if the broker that answers owns all of them."""
+    brokers: list[str] = []
+    """``host:port`` of live brokers of the cluster, for when those that a client knows are gone; may be incomplete."""
+    topic_ids: list[TopicId] = []
+    """The id of each of ``topics``, in the same order: each creation of a name has others. Empty if no other broker has
+    ever joined the cluster."""
 
 
 class CreateTopic(_Message):
@@ -498,6 +523,9 @@ class TopicInfo(_Message, kw_only=True):
     """Number of objects that hold them; topics may share one."""
     readers: int = 0
     """Number of connected readers, which have no subscription."""
+    silent: list[str] = []
+    """In a list of topics: the brokers that own it, or partitions of it, and are away or did not answer. Offsets, sizes
+    and subscriptions are those of the other partitions."""
 
 
 class TopicList(_Message):

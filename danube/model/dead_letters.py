@@ -10,7 +10,7 @@ from danube.model.errors import InvalidArgumentError
 from danube.model.names import split_partition, validate_topic
 from danube.model.policies import PoisonPolicy, SubscriptionPolicy, change_policy
 
-__all__ = ["DEAD_LETTER_SUFFIX", "check_dead_letters", "dead_letter_topic", "first_policy"]
+__all__ = ["DEAD_LETTER_SUFFIX", "check_dead_letters", "dead_letter_topic", "first_policy", "sets_dead_letters"]
 
 DEAD_LETTER_SUFFIX: Final = "-dlq"
 """Suffix of the names of dead-letter topics, unless a policy names them."""
@@ -40,6 +40,16 @@ def check_dead_letters(topic: str, subscription: str, policy: SubscriptionPolicy
             f"subscription {subscription!r} of topic {topic!r} cannot send dead letters to {target!r}: that is where"
             " they come from; name another dead_letter_topic"
         )
+
+
+def sets_dead_letters(policy: SubscriptionPolicy, changes: Mapping[str, Any]) -> bool:
+    """Whether changes of a policy decide where dead letters go.
+
+    Args:
+        policy: with the changes.
+        changes: by the names of its fields.
+    """
+    return policy.poison is PoisonPolicy.DEAD_LETTER and not changes.keys().isdisjoint(("poison", "dead_letter_topic"))
 
 
 def first_policy(

@@ -1,4 +1,4 @@
-"""All exceptions of Danube in one tree, with their mappings to gRPC statuses and to process exit codes.
+"""All exceptions of Danube in one tree, with their mappings to gRPC and HTTP statuses and to process exit codes.
 
 Every error visible to users is a subclass of :class:`DanubeError`. Its message states what happened, to which
 object, and what to do. The class has everything that programs need:
@@ -9,7 +9,7 @@ object, and what to do. The class has everything that programs need:
 * ``details``: a few names and values, for example the address of the broker to ask instead.
 
 A broker turns an exception into a :class:`WireError` with :func:`to_wire`; a client turns it back with
-:func:`from_wire`; a command line turns it into :func:`exit_code`.
+:func:`from_wire`; an HTTP response has its :func:`http_status`; a command line turns it into :func:`exit_code`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ __all__ = [
     "ConnectionLostError",
     "ConsumerDisplacedError",
     "CorruptBatchError",
+    "CredentialsExpiredError",
     "DanubeError",
     "DataDirectoryError",
     "DataLossError",
     "DeadlineExceededError",
     "DuplicateSequenceError",
     "DurabilityMismatchError",
+    "ExposedAddressError",
     "FailedPreconditionError",
     "IncompatibleSchemaError",
     "InternalError",
@@ -51,6 +53,7 @@ __all__ = [
     "NotFoundError",
     "NotOwnerError",
     "OutOfDescriptorsError",
+    "OwnerAwayError",
     "OwnerFencedError",
     "PeerRefusedError",
     "PermissionDeniedError",
@@ -83,6 +86,7 @@ __all__ = [
     "SubscriptionNotFoundError",
     "SubscriptionTypeMismatchError",
     "TopicNotFoundError",
+    "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
     "UnsupportedBatchError",
@@ -90,6 +94,7 @@ __all__ = [
     "WireError",
     "exit_code",
     "from_wire",
+    "http_status",
     "to_wire",
 ]
 
@@ -363,6 +368,18 @@ class PermissionDeniedError(DanubeError):
     status, code = Status.PERMISSION_DENIED, "permission-denied"
 
 
+class UnauthenticatedError(DanubeError):
+    """The caller has no valid credentials. The message never says what is wrong with those that it has sent."""
+
+    status, code = Status.UNAUTHENTICATED, "unauthenticated"
+
+
+class CredentialsExpiredError(UnauthenticatedError):
+    """The credentials of an open call or stream have expired or were revoked; reconnect with new ones."""
+
+    code, retryable = "credentials-expired", True
+
+
 class LimitExceededError(DanubeError):
     """A named limit was hit. The message gives the limit's name, its value and how to raise it."""
 
@@ -393,10 +410,20 @@ class CallRefusedError(UnavailableError):
     code = "call-refused"
 
 
-class NotOwnerError(UnavailableError):
+_MAX_EPOCH_DIGITS = 20
+
+
+class OwnerAwayError(CallRefusedError):
+    """The broker that owns the topic is away, and no other one may take its place yet. The message names both."""
+
+    code = "owner-away"
+
+
+class NotOwnerError(CallRefusedError):
     """Another broker owns the topic, and this one did not execute the request.
 
-    ``details`` may contain ``address``, the ``host:port`` of the owner; without it, any broker can be asked for it.
+    ``details`` may contain ``address``, the ``host:port`` of the owner; without it, any broker can be asked for it. And
+    ``epoch``, the decimal epoch of that owner; of two answers, the one with the higher epoch is newer.
     """
 
     code = "not-owner"
@@ -405,6 +432,12 @@ class NotOwnerError(UnavailableError):
     def address(self) -> str:
         """The ``host:port`` of the owner; empty if the broker does not know it."""
         return self.details.get("address", "")
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of that owner; 0 if the broker does not know it, or sent something else."""
+        text = self.details.get("epoch", "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_EPOCH_DIGITS else 0
 
 
 class BrokerDrainingError(UnavailableError):
@@ -533,6 +566,12 @@ class ClusterConfigurationError(ConfigurationError):
     status, code = Status.FAILED_PRECONDITION, "cluster-configuration"
 
 
+class ExposedAddressError(ConfigurationError):
+    """A server without access control would listen on an address that other machines can reach."""
+
+    status, code = Status.FAILED_PRECONDITION, "exposed-address"
+
+
 class DataDirectoryError(DanubeError):
     """The data directory cannot be used: locked by another broker, read-only, or of another format."""
 
@@ -564,6 +603,7 @@ _BY_STATUS: dict[Status, type[DanubeError]] = {
     Status.INTERNAL: InternalError,
     Status.UNAVAILABLE: UnavailableError,
     Status.DATA_LOSS: DataLossError,
+    Status.UNAUTHENTICATED: UnauthenticatedError,
 }
 
 # Exit codes follow sysexits.h where it has a meaning for the status; 1 is any other error, 2 is a usage error.
@@ -581,6 +621,24 @@ _EXIT_BY_STATUS: dict[Status, int] = {
     Status.PERMISSION_DENIED: 77,
     Status.UNAUTHENTICATED: 77,
     Status.FAILED_PRECONDITION: 78,
+}
+
+# As google.rpc.Code maps them to HTTP; any other status is 500.
+_HTTP_BY_STATUS: dict[Status, int] = {
+    Status.OK: 200,
+    Status.CANCELLED: 499,
+    Status.INVALID_ARGUMENT: 400,
+    Status.FAILED_PRECONDITION: 400,
+    Status.OUT_OF_RANGE: 400,
+    Status.UNAUTHENTICATED: 401,
+    Status.PERMISSION_DENIED: 403,
+    Status.NOT_FOUND: 404,
+    Status.ALREADY_EXISTS: 409,
+    Status.ABORTED: 409,
+    Status.RESOURCE_EXHAUSTED: 429,
+    Status.UNIMPLEMENTED: 501,
+    Status.UNAVAILABLE: 503,
+    Status.DEADLINE_EXCEEDED: 504,
 }
 
 
@@ -610,6 +668,11 @@ def from_wire(status: int, code: str, message: str, details: Mapping[str, str] |
         except ValueError:
             kind = DanubeError
     return kind(message, details)
+
+
+def http_status(error: BaseException) -> int:
+    """Return the status of an HTTP response for an exception; a foreign one is 500."""
+    return _HTTP_BY_STATUS.get(error.status, 500) if isinstance(error, DanubeError) else 500
 
 
 def exit_code(error: BaseException) -> int:

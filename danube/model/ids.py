@@ -62,11 +62,11 @@ NO_PRODUCER_EPOCH: Final = ProducerEpoch(0)
 """No session: of registered producers, which never open one, and wherever no producer is named."""
 
 OwnerEpoch = NewType("OwnerEpoch", int)
-"""Numbers the brokers, one after the other, that own the topics of a metadata store and the history in its buckets.
+"""Numbers the owners of a topic, one after the other, and the lives of each owner.
 
-A broker counts it in the metadata (``/owner``): 1, 2, ... Each start, and each takeover of a bucket, has a higher one
-than all owners before it. Stamps, segments, manifests and commits contain it; those of an earlier owner that come late
-are refused, or ignored by readers. Below 2**64 in all formats.
+It is higher with each broker that the topic is assigned to, and with each start of that broker
+(:func:`danube.history.tenure.owner_epoch`). Stamps, segments, manifests and commits contain it; those of an earlier
+owner that come late are refused, or ignored by readers. Below 2**64 in all formats.
 """
 NO_OWNER_EPOCH: Final = OwnerEpoch(0)
 """No owner: of topics that store nothing, and of buckets without manifests or commits."""

@@ -89,6 +89,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Header bytes that one connection may send in a second."""
     handshake_timeout_s: float = 5.0
     """From accept to the HTTP/2 preface and first SETTINGS."""
+    max_tls_handshakes: int = 200
+    """TLS handshakes in progress; others wait. While others wait, those that take longer than a second are given up."""
+    max_tls_handshakes_per_address: int = 20
+    """The same for one address (of IPv6, for a network /64). It is also how many may fail in a second."""
+    tls_handshake_timeout_s: float = 15.0
+    """From accept to the end of the TLS handshake, waiting for its turn included."""
     headers_timeout_s: float = 10.0
     """From the start of a header block to its end."""
     write_timeout_s: float = 10.0
@@ -285,18 +291,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Channels of one link."""
     max_peer_calls: int = 256
     """Unanswered calls of one channel of a link; further ones wait."""
-    max_peer_message_bytes: int = 4 * MIB
-    """Largest message, call or answer between brokers."""
+    max_peer_message_bytes: int = 16 * MIB
+    """Largest message, call or answer between brokers. A dead letter for a topic of another broker has to fit in, so it
+    should exceed ``max_batch_bytes``."""
     peer_queue_messages: int = 64
     """Messages of one channel that wait to be sent to a broker; further ones are dropped."""
     peer_queue_bytes: int = 4 * MIB
     """The same in bytes; the last message may exceed it."""
     peer_connect_timeout_s: float = 0.5
-    """Time limit of one attempt to connect to another broker, which is repeated for ever."""
+    """Time limit of one attempt to connect to another broker, which is repeated without end."""
     peer_reconnect_max_s: float = 0.25
     """Longest pause between two such attempts: at most a quarter of the shortest election time of the metadata."""
-    peer_loss_window_s: float = 0.2
-    """A broker counts as lost if its port refuses two connections within this time after its link broke."""
+    peer_loss_window_s: float = 0.5
+    """A broker counts as lost if its port refuses two connections in a row within this time after its link broke."""
     peer_keepalive_idle_s: float = 1.0
     """Silence of a link after which a PING is sent."""
     peer_keepalive_timeout_s: float = 2.0

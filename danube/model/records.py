@@ -13,7 +13,15 @@ import msgspec
 from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies, partition_name
 from danube.model.ids import NO_TOPIC, Offset, TopicId
 
-__all__ = ["NamespaceRecord", "SubscriptionRecord", "TopicRecord", "decode_subscription", "decode_topic", "members"]
+__all__ = [
+    "NamespaceRecord",
+    "SubscriptionRecord",
+    "TopicRecord",
+    "decode_subscription",
+    "decode_topic",
+    "encode_briefly",
+    "members",
+]
 
 
 class NamespaceRecord(msgspec.Struct, array_like=True):
@@ -62,6 +70,21 @@ def members(name: str, record: TopicRecord) -> list[tuple[str, TopicId]]:
 
 _TOPIC = msgspec.msgpack.Decoder(TopicRecord)
 _SUBSCRIPTION = msgspec.msgpack.Decoder(SubscriptionRecord)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_NO_POLICIES = TopicPolicies()
+
+
+def encode_briefly(record: TopicRecord) -> bytes:
+    """Encode the record of a topic without those fields at its end that have their defaults. It decodes like any other.
+
+    For the memory of a broker, which has the records of all topics of a cluster.
+    """
+    fields = [record.durability, record.partitions, record.topic_ids, record.created_us]
+    if record.storage != "default" or record.policies != _NO_POLICIES or record.planned:
+        fields += [record.storage, record.policies, record.planned]
+    return _encode(fields)
 
 
 def decode_topic(record: bytes) -> TopicRecord:

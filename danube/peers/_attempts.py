@@ -54,17 +54,32 @@ class Attempts:
         ``loss_window_s`` after the break.
         """
         self._refusals += 1
-        if self._refusals < REFUSALS or now - self._broke_at > self._loss_window_s:
+        if self._refusals < REFUSALS or not self._may_be_lost(now):
             return False
         self._broke_at = -math.inf
         return True
 
     def failed(self) -> None:
-        """An attempt has failed in another way: the port was not reached, or the hello failed. The process may live."""
+        """An attempt has failed in another way: the port was not reached, or the connection broke.
+
+        The process may live. But the kernel closes the connections of one that was killed first, and its port last: it
+        still accepts connections then, and resets them.
+        """
+        self._refusals = 0
+
+    def answered(self) -> None:
+        """A process has answered, and has refused the link: it lives."""
         self._broke_at = -math.inf
 
-    def next_pause_s(self) -> float:
-        """Return the time from the begin of the last attempt, or from the break, to the next attempt."""
+    def next_pause_s(self, now: float) -> float:
+        """Return the time from the begin of the last attempt, or from the break, to the next attempt.
+
+        They grow only when the process does not count as lost any more.
+        """
         pause_s = self._pause_s
-        self._pause_s = min(self._reconnect_max_s, max(FIRST_PAUSE_S, 2 * pause_s))
+        self._pause_s = FIRST_PAUSE_S if self._may_be_lost(now) else 2 * pause_s
+        self._pause_s = min(self._reconnect_max_s, max(FIRST_PAUSE_S, self._pause_s))
         return pause_s
+
+    def _may_be_lost(self, now: float) -> bool:
+        return now - self._broke_at <= self._loss_window_s

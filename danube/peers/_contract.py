@@ -12,7 +12,7 @@ Both directions between two brokers are two links: this broker sends on its own 
   on a channel of their own, so that heartbeats pass them.
 
 A link is up once both brokers have proven that they belong to the same cluster (:mod:`danube.peers.hello`). It is
-opened by its first use, and reconnects for ever.
+opened by its first use, and reconnects until it is unlinked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["CallHandler", "Lost", "MessageHandler", "Peer", "Peers"]
+__all__ = ["CallHandler", "Lost", "MessageHandler", "MessageSink", "Peer", "Peers"]
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -67,6 +67,8 @@ class Lost(msgspec.Struct, frozen=True):
 
 MessageHandler = Callable[[Peer, bytes], Awaitable[None]]
 """Handles one message of a broker. An exception is logged, and the message is dropped."""
+MessageSink = Callable[[Peer, bytes], None]
+"""Takes one message of a broker, without waiting. An exception is logged, and the message is dropped."""
 CallHandler = Callable[[Peer, bytes], Awaitable[bytes]]
 """Answers one call of a broker. A DanubeError is raised at the caller. It is cancelled when the link ends, or the
 caller's deadline passes."""
@@ -139,10 +141,26 @@ class Peers(Protocol):
         """
         ...
 
+    def divert(self, channel: str, sink: MessageSink, *, strangers: bool = False) -> None:
+        """Pass the messages of a channel to a plain function as they arrive, in the connection's own turn of the loop.
+
+        For messages that are waited for: no task is woken. It takes the place of :meth:`on_message`, whose arguments it
+        has.
+        """
+        ...
+
     def on_call(self, channel: str, handler: CallHandler, *, strangers: bool = False) -> None:
         """Answer the calls of a channel; arguments as in :meth:`on_message`.
 
         Calls are refused with PERMISSION_DENIED where messages are dropped.
+        """
+        ...
+
+    def complete(self) -> None:
+        """All channels of this broker have their handlers now.
+
+        Until then, callers of an unknown channel are refused with CallRefusedError, because this broker is starting;
+        from now on with UnimplementedError, because its version does not know the channel.
         """
         ...
 

@@ -26,7 +26,7 @@ from danube.model.errors import (
     UnimplementedError,
     to_wire,
 )
-from danube.peers._contract import CallHandler, MessageHandler, Peer
+from danube.peers._contract import CallHandler, MessageHandler, MessageSink, Peer
 from danube.peers._shared import Shared
 from danube.peers.frames import (
     CHANNEL,
@@ -58,6 +58,11 @@ class _Messages(NamedTuple):
     strangers: bool
 
 
+class _Sink(NamedTuple):
+    sink: MessageSink
+    strangers: bool
+
+
 class _Calls(NamedTuple):
     handler: CallHandler
     strangers: bool
@@ -68,18 +73,25 @@ class Handlers:
 
     def __init__(self) -> None:
         self.messages: dict[str, _Messages] = {}
+        self.sinks: dict[str, _Sink] = {}
         self.calls: dict[str, _Calls] = {}
+        self.complete = False
+        """Whether all channels are here; until then this broker is starting."""
 
     def on_message(self, channel: str, handler: MessageHandler, *, strangers: bool) -> None:
         """See :meth:`danube.peers.Peers.on_message`."""
         self.messages[channel] = _Messages(handler, strangers)
+
+    def divert(self, channel: str, sink: MessageSink, *, strangers: bool) -> None:
+        """See :meth:`danube.peers.Peers.divert`."""
+        self.sinks[channel] = _Sink(sink, strangers)
 
     def on_call(self, channel: str, handler: CallHandler, *, strangers: bool) -> None:
         """See :meth:`danube.peers.Peers.on_call`."""
         self.calls[channel] = _Calls(handler, strangers)
 
     def __contains__(self, channel: str) -> bool:
-        return channel in self.messages or channel in self.calls
+        return channel in self.messages or channel in self.sinks or channel in self.calls
 
 
 class _Link:
@@ -104,11 +116,11 @@ class _Link:
             finally:
                 del self._scopes[scope]
         if scope.cancelled_caught and self.over is not None:
-            raise ConnectionLostError(self.over.message)
+            raise type(self.over)(self.over.message)
 
-    def close(self, reason: str) -> None:
-        """Cancel everything that runs for this link."""
-        self.over = ConnectionLostError(reason)
+    def close(self, reason: str, kind: type[DanubeError] = ConnectionLostError) -> None:
+        """Cancel everything that runs for this link; the other broker gets an error of this kind."""
+        self.over = kind(reason)
         for scope in list(self._scopes):
             scope.cancel()
 
@@ -140,9 +152,22 @@ class IncomingLinks:
     def service(self) -> Service:
         """Return the methods, by path, for the server of the broker's port."""
         size = self._shared.limits.max_peer_message_bytes + FRAME_OVERHEAD
+        # Early: the metadata of a cluster need them while a broker starts.
         methods = (
-            Method(path=LINK, kind="bidi", handler=self._serve_link, max_request_bytes=MAX_HELLO_BYTES),
-            Method(path=CHANNEL, kind="bidi", handler=self._serve_channel, max_request_bytes=size),
+            Method(
+                path=LINK,
+                kind="bidi",
+                handler=self._serve_link,
+                max_request_bytes=MAX_HELLO_BYTES,
+                early=True,
+            ),
+            Method(
+                path=CHANNEL,
+                kind="bidi",
+                handler=self._serve_channel,
+                max_request_bytes=size,
+                early=True,
+            ),
         )
         return {method.path: method for method in methods}
 
@@ -150,6 +175,11 @@ class IncomingLinks:
         """Close all links; their brokers open them again."""
         for link in list(self._links.values()):
             link.close(reason)
+
+    def reopen_all(self, reason: str) -> None:
+        """Have the other brokers open their links again at once, with the present hello; none is lost by that."""
+        for link in list(self._links.values()):
+            link.close(reason, CallRefusedError)
 
     async def close(self) -> None:
         """Refuse further links, close all, and wait until no handler runs."""
@@ -180,7 +210,7 @@ class IncomingLinks:
             except (PeerRefusedError, LimitExceededError) as error:
                 self._log_refusal(context, error)
                 raise
-            _log.info("%s has opened a link from %s", link.peer.name, context.peer)
+            _log.debug("%s has opened a link from %s", link.peer.name, context.peer)
             try:
                 with link.alive():
                     if await stream.receive() is not None:
@@ -215,6 +245,7 @@ class IncomingLinks:
                 self._make_room(linked.peer)
                 related = own.incarnation == linked.peer.incarnation != 0
                 link = self._links[number] = _Link(linked, related=related)
+                stream.outlast()  # the metadata of a cluster need the links until the broker has ended
                 stream.send_nowait(answer)
                 return link
             raise PeerRefusedError(
@@ -254,6 +285,8 @@ class IncomingLinks:
                 raise error
             name = context.metadata.get(CHANNEL_HEADER, "")
             if name not in self._handlers:
+                if not self._handlers.complete:
+                    raise CallRefusedError(f"{self._shared.own.name} is starting; try again")
                 raise UnimplementedError(f"{self._shared.own.name} has no channel {name!r}")
             limits = self._shared.limits
             if link.channels >= limits.max_peer_channels:
@@ -282,6 +315,7 @@ class _Inlet:
 
     async def run(self) -> None:
         """Handle messages and calls, until the other broker ends the stream."""
+        self._stream.divert(self._take)
         async with trio.open_nursery() as nursery:
             while (message := await self._stream.receive()) is not None:
                 frame = decode_request(message.data)
@@ -300,16 +334,45 @@ class _Inlet:
                 message.release()
             nursery.cancel_scope.cancel()
 
+    def _take(self, message: Message) -> bool:
+        """Pass a message to the channel's sink; False if it is for :meth:`run`."""
+        found = self._handlers.sinks.get(self._name)
+        if found is None:
+            return False
+        frame = decode_request(message.data)
+        if not isinstance(frame, Note):
+            return False
+        message.release()
+        if self._link.over is None:
+            self._pass(found, frame.payload)
+        return True
+
+    def _pass(self, found: _Sink, payload: bytes) -> None:
+        if self._link.related or found.strangers:
+            try:
+                found.sink(self._link.peer, payload)
+            except Exception as error:  # noqa: BLE001 - see there
+                self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        """Log why a message was not handled: a bug in one handler costs its message."""
+        if isinstance(error, DanubeError):
+            _log.warning("a message of %s on the channel %r failed: %s", self._link.peer.name, self._name, error)
+        else:
+            _log.error("the handler of the channel %r failed", self._name, exc_info=error)
+
     async def _handle(self, payload: bytes) -> None:
+        sink = self._handlers.sinks.get(self._name)
+        if sink is not None:  # it has arrived before `run`, or behind a call
+            self._pass(sink, payload)
+            return
         found = self._handlers.messages.get(self._name)
         if found is None or not (self._link.related or found.strangers):
             return
         try:
             await found.handler(self._link.peer, payload)
-        except DanubeError as error:
-            _log.warning("a message of %s on the channel %r failed: %s", self._link.peer.name, self._name, error)
-        except Exception:  # noqa: BLE001 - a bug in one handler costs its message
-            _log.exception("the handler of the channel %r failed", self._name)
+        except Exception as error:  # noqa: BLE001 - see there
+            self._report(error)
 
     def _cancel(self, frame: Cancel) -> None:
         scope = self._running.get(frame.number)

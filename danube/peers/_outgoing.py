@@ -27,7 +27,7 @@ from danube.peers._outlet import Outlet
 from danube.peers._shared import Shared
 from danube.peers.frames import CHANNEL, CHANNEL_HEADER, FRAME_OVERHEAD, LINK, LINK_HEADER, check_channel
 from danube.peers.hello import MAX_HELLO_BYTES, Initiator, Linked, may_connect
-from danube.wire import Channel, ClientStream, connect_channel
+from danube.wire import Channel, ClientStream, connect_channel, connection_problem
 
 __all__ = ["Connect", "OutgoingLink", "connect_tcp"]
 
@@ -112,6 +112,8 @@ class OutgoingLink:
         self._failure: DanubeError | None = None
         """Why the last attempt failed; None while the first attempt, or the first since the link broke, runs."""
         self._said_failure = False
+        self._said_linked = False
+        """Whether the log says that it is up."""
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
         self._closed = False
@@ -139,7 +141,7 @@ class OutgoingLink:
         self._scope.cancel()
 
     def close(self) -> None:
-        """Close the link for ever."""
+        """Close the link permanently."""
         self._closed = True
         self._up = None
         self._failure = CallRefusedError(f"the link to {self.to} was closed")
@@ -160,28 +162,31 @@ class OutgoingLink:
                 self._link_limits,
                 connect=self._connect,
                 connect_timeout_s=limits.handshake_timeout_s,
+                tls=shared.tls(),
             ) as channel:
                 reason = await self._live(channel)
             began = trio.current_time()
             attempts.broke(began)
-            _log.info("the link to %s broke: %s", self.to, reason)
-            return began + attempts.next_pause_s()
+            if reason is not None:
+                self._said_linked = False
+                _log.info("the link to %s broke: %s", self.to, reason)
+            return began + attempts.next_pause_s(began)
         except (PeerRefusedError, UnimplementedError) as error:
             failure: DanubeError = error
             if isinstance(error, UnimplementedError):
                 failure = PeerRefusedError(f"the broker at {self.to} takes no links: it was not started with --peers")
             shared.log_refusal("the link to", self._host, self.to, failure)
             pause_s = limits.peer_refused_pause_s
-            attempts.failed()
+            attempts.answered()
         except DanubeError as error:
             failure = error
             self._note_refused_port(error)
         if not self._said_failure:
-            self._said_failure = True
-            _log.warning("there is no link to %s, and it is tried again: %s", self.to, failure)
+            self._said_failure, self._said_linked = True, False
+            _log.warning("no link to %s, retrying: %s", self.to, connection_problem(failure, self.to))
         self._failure = failure
         self._notify()
-        return began + (attempts.next_pause_s() if pause_s is None else pause_s)
+        return began + (attempts.next_pause_s(trio.current_time()) if pause_s is None else pause_s)
 
     def _note_refused_port(self, error: DanubeError) -> None:
         peer, attempts = self._last_peer, self._attempts
@@ -194,8 +199,8 @@ class OutgoingLink:
     async def _connect(self) -> Any:
         return await self._open_stream(self._host, self._port)
 
-    async def _live(self, channel: Channel) -> str:
-        """Say hello, keep the link up, and return why it broke."""
+    async def _live(self, channel: Channel) -> str | None:
+        """Say hello, keep the link up, and return why it broke; None: the other broker wants it opened again."""
         limits = self._shared.limits
         async with channel.open_stream(LINK, max_message_bytes=MAX_HELLO_BYTES) as stream:
             linked = None
@@ -211,10 +216,14 @@ class OutgoingLink:
                 self._attempts.linked(trio.current_time())
                 self._failure, self._said_failure = None, False
                 self._notify()
-                _log.info("linked to %s", linked.peer.name)
+                if not self._said_linked:
+                    self._said_linked = True
+                    _log.info("linked to %s", linked.peer.name)
                 try:
                     await stream.receive()
                     return "it was closed there"
+                except CallRefusedError:
+                    return None
                 except DanubeError as error:
                     return error.message
                 finally:
@@ -256,7 +265,8 @@ class OutgoingLink:
         with trio.move_on_after(timeout_s) as patience:
             while (up := self._up) is None:
                 if self._failure is not None:
-                    raise CallRefusedError(f"there is no link to the broker at {self.to}: {self._failure.message}")
+                    problem = connection_problem(self._failure, self.to)
+                    raise CallRefusedError(f"there is no link to the broker at {self.to}: {problem}")
                 await self._changed.wait()
             return await self._outlet(up, channel).call(payload, patience.deadline)
         raise DeadlineExceededError(
@@ -283,6 +293,7 @@ class OutgoingLink:
         return outlet
 
     def _channel_ended(self, up: _Up, name: str, error: DanubeError) -> None:
-        if up is self._up and not up.channel.closed and name not in up.complained:
+        ended_with_link = isinstance(error, ConnectionLostError | CallRefusedError)
+        if up is self._up and not up.channel.closed and name not in up.complained and not ended_with_link:
             up.complained.add(name)
             _log.warning("%s ended the channel %r: %s", up.peer.name, name, error)

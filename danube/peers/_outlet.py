@@ -88,7 +88,11 @@ class Outlet:
 
     def send(self, payload: bytes) -> bool:
         """Queue a message; False if the queue is full or the stream has ended."""
-        return not self._is_full() and self._push(encode(Note(payload)))
+        if self._is_full():
+            return False
+        data = encode(Note(payload))
+        self._count(len(data))
+        return self._stream.send_at_once(data)
 
     def _is_full(self) -> bool:
         limits = self._limits
@@ -104,11 +108,12 @@ class Outlet:
 
     def _push(self, data: bytes) -> bool:
         self._forget_sent()
-        if not self._stream.send_nowait(data):
-            return False
-        self._queued += len(data) + _PREFIX_BYTES
+        self._count(len(data))
+        return self._stream.send_nowait(data)
+
+    def _count(self, size: int) -> None:
+        self._queued += size + _PREFIX_BYTES
         self._ends.append(self._queued)
-        return True
 
     # -- calls
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -11,6 +12,9 @@ from danube.model.limits import Limits
 from danube.peers._contract import Peer
 from danube.peers._refusals import Refusals
 from danube.peers.hello import NONCE_BYTES, Lives
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["Shared"]
 
@@ -25,9 +29,18 @@ class Shared:
         secret: of the cluster; None if it has none.
         limits: of the broker.
         random_bytes: returns that many unpredictable bytes.
+        tls: returns what verifies other brokers in a new link, None for a link without TLS.
     """
 
-    def __init__(self, own: Peer, secret: bytes | None, limits: Limits, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        own: Peer,
+        secret: bytes | None,
+        limits: Limits,
+        random_bytes: Callable[[int], bytes],
+        tls: Callable[[], ssl.SSLContext | None] | None = None,
+    ) -> None:
+        self.tls = tls or _no_tls
         self.own = own
         self.secret = secret
         self.limits = limits
@@ -53,3 +66,7 @@ class Shared:
             _log.warning("refused %s %s: %s (%d since the last such line)", what, where, error, count)
         elif count:
             _log.warning("refused %s %s: %s", what, where, error)
+
+
+def _no_tls() -> ssl.SSLContext | None:
+    return None

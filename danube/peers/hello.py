@@ -19,7 +19,7 @@ far, the sender's introduction included: both nonces, and the addresses and iden
   proven that it has the secret.
 
 The result is a token that only these two know. The initiator sends it with each further call on the same connection.
-Without a secret there are no macs, and links are limited to one machine (:func:`is_loopback`).
+Without a secret there are no macs, and links are limited to one machine (:func:`~danube.model.addresses.is_loopback`).
 
 A hello does not protect the bytes after it: an attacker that can *change* packets between brokers can take over a link
 that is up. Only TLS excludes that.
@@ -32,12 +32,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from danube.model.addresses import parse_address
+from danube.model.addresses import is_loopback, parse_address
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import ConfigurationError, PeerRefusedError
 from danube.peers._contract import Peer
@@ -52,7 +51,6 @@ __all__ = [
     "Linked",
     "Lives",
     "Proof",
-    "is_loopback",
     "judge",
     "may_connect",
 ]
@@ -242,8 +240,10 @@ def judge(own: Peer, peer: Peer) -> str:
     if peer.incarnation and own.incarnation and peer.incarnation != own.incarnation:
         return (
             f"{peer.name} belongs to incarnation {peer.incarnation:016x} of the cluster {peer.cluster!r}, and"
-            f" {own.name} to incarnation {own.incarnation:016x}: they were formed separately, or one was restored; the"
-            " broker that is to join needs an empty data directory"
+            f" {own.name} to incarnation {own.incarnation:016x}: they were formed separately, or the metadata of one"
+            " were restored or recovered. The broker that is to become a member of the other's cluster has to give up"
+            " its own metadata: stop it, remove the directory 'metadata' and the files 'group-*' from its data"
+            " directory, and nothing else (the rest holds its messages), and start it with --join"
         )
     for newer, older in ((own, peer), (peer, own)):
         if older.level < newer.required:
@@ -252,18 +252,6 @@ def judge(own: Peer, peer: Peer) -> str:
                 f" {newer.required}; install a newer version of Danube on the former"
             )
     return ""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, as an IP address, is this machine itself. Names other than ``localhost`` are not."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def may_connect(own: Peer, secret: bytes | None, to: str) -> None:

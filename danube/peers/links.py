@@ -16,21 +16,24 @@ At the end of the block all links are closed, in both directions, and no task or
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from danube.model.errors import ClosedError, LimitExceededError
 from danube.model.limits import Limits
-from danube.peers._contract import CallHandler, Lost, MessageHandler, Peer
+from danube.peers._contract import CallHandler, Lost, MessageHandler, MessageSink, Peer
 from danube.peers._incoming import Handlers, IncomingLinks
 from danube.peers._outgoing import Connect, OutgoingLink, connect_tcp
 from danube.peers._outlet import check_size
 from danube.peers._shared import Shared
 from danube.peers.frames import check_channel
 from danube.wire import Service
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["Connect", "WirePeers", "open_peers"]
 
@@ -68,7 +71,7 @@ class WirePeers:
     def identify(self, own: Peer) -> None:
         """See :meth:`danube.peers.Peers.identify`."""
         self._shared.own = own
-        self._incoming.close_all(f"{own.name} has changed; open the link again")
+        self._incoming.reopen_all(f"{own.name} has changed; open the link again")
         for link in self._links.values():
             link.restart()
 
@@ -83,6 +86,11 @@ class WirePeers:
         link = self._links.pop(to, None)
         if link is not None:
             link.close()
+
+    @property
+    def links(self) -> Collection[str]:
+        """The addresses to which links are kept, up or down."""
+        return self._links.keys()
 
     def peer(self, to: str) -> Peer | None:
         """See :meth:`danube.peers.Peers.peer`."""
@@ -120,10 +128,19 @@ class WirePeers:
         check_channel(channel)
         self._handlers.on_message(channel, handler, strangers=strangers)
 
+    def divert(self, channel: str, sink: MessageSink, *, strangers: bool = False) -> None:
+        """See :meth:`danube.peers.Peers.divert`."""
+        check_channel(channel)
+        self._handlers.divert(channel, sink, strangers=strangers)
+
     def on_call(self, channel: str, handler: CallHandler, *, strangers: bool = False) -> None:
         """See :meth:`danube.peers.Peers.on_call`."""
         check_channel(channel)
         self._handlers.on_call(channel, handler, strangers=strangers)
+
+    def complete(self) -> None:
+        """See :meth:`danube.peers.Peers.complete`."""
+        self._handlers.complete = True
 
     def on_lost(self, listener: Callable[[Lost], None]) -> None:
         """See :meth:`danube.peers.Peers.on_lost`."""
@@ -150,6 +167,7 @@ async def open_peers(
     *,
     connect: Connect | None = None,
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    tls: Callable[[], ssl.SSLContext | None] | None = None,
 ) -> AsyncGenerator[WirePeers, None]:
     """Open the links of a broker, and close them at the end of the block.
 
@@ -160,9 +178,11 @@ async def open_peers(
         limits: of the broker.
         connect: opens connections, instead of TCP.
         random_bytes: makes the nonces of hellos; must be unpredictable.
+        tls: returns, for each new link to a broker, what verifies its certificate; None: the link is opened without
+            TLS. The proofs of the hello are needed in either case.
     """
     limits = limits or Limits()
-    shared = Shared(own, secret, limits, random_bytes)
+    shared = Shared(own, secret, limits, random_bytes, tls)
 
     async def connect_by_tcp(host: str, port: int) -> Any:
         return await connect_tcp(host, port, limits.peer_connect_timeout_s)

@@ -64,6 +64,10 @@ class Conf(msgspec.Struct, frozen=True, array_like=True):
         """All members that receive the log."""
         return frozenset((*self.voters, *self.outgoing, *self.learners))
 
+    def is_only(self, member: NodeId) -> bool:
+        """Whether this is the only member."""
+        return self.voters == (member,) and not self.outgoing and not self.learners
+
     def changed(self, voters: Iterable[NodeId], learners: Iterable[NodeId]) -> Conf:
         """Return the first step from this simple configuration to the given members: joint if the voters differ.
 

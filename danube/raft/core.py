@@ -42,6 +42,11 @@ Rules, each with a test of its name in ``tests/raft``:
 * R21 A leadership transfer refuses proposals, waits until the target's log is complete, and is given up after one
   election time.
 * R22 Entries in flight to a member are bounded in messages and bytes.
+* R26 A vote says for how long its voter has heard no leader, and been none. From the votes that elected it a leader
+  knows since when no earlier one can have heard a majority (:attr:`Raft.silence`).
+* R27 Of two nodes with equal logs that ask for pre-votes at the same time, the one with the lower id is preferred: the
+  other's request is refused for one heartbeat time, unless it has refused the preferred one's. Otherwise each would
+  grant the other's request, vote for itself, and wait for another election time.
 
 A configuration is in force from the moment its entry is committed. That is safe because entries are written together
 with the commit index that they arrived with. So a node that has the entry that leaves a joint configuration knows, also
@@ -202,6 +207,9 @@ class Raft:
         self._elapsed = 0
         self._since_heard = settings.election_ticks
         """Ticks since the last message of the leader; at the start as if none had been heard."""
+        self._silent = 0
+        """Ticks since a message of a leader, or since this node led; never more than have passed (R26)."""
+        self._silence = 0
         self._timeout = 0
         self._last_change = 0
         """Index of the newest entry that may change the configuration."""
@@ -237,6 +245,20 @@ class Raft:
         """Whether this node leads its term."""
         return self.role is Role.LEADER
 
+    @property
+    def is_installing(self) -> bool:
+        """Whether a snapshot has arrived, and does not yet replace the state machine."""
+        return self._snapshot is not None
+
+    @property
+    def silence(self) -> int:
+        """Ticks for which, when this node was elected, none of its voters had heard a leader, or been one (R26).
+
+        No earlier leader has had an answer of a majority to a message that it sent within this time: each majority has
+        one of these voters.
+        """
+        return self._silence
+
     def conf_at(self, index: int) -> Conf:
         """Return the configuration as of an index between the base and the commit index."""
         return next(conf for since, conf in reversed(self._confs) if since <= index)
@@ -251,7 +273,9 @@ class Raft:
         """Advance time by one unit."""
         self._elapsed += 1
         self._since_heard += 1
+        self._silent += 1
         if self.role is Role.LEADER:
+            self._silent = 0
             self._tick_leader()
         elif self._elapsed >= self._timeout:
             self._restart_election_timer()
@@ -320,6 +344,15 @@ class Raft:
         if self._members[to].match == self.log.last_index:
             self._messages.append(TimeoutNow(to, self.node_id, self.term))
         return True
+
+    def successors(self) -> list[NodeId]:
+        """Return, at a leader, the other voters: those that answer first, then those with the longest log."""
+        if self.role is not Role.LEADER:
+            return []
+        most = 2 * self.settings.heartbeat_ticks
+        members = [(self._members[node], node) for node in self.conf.voters if node != self.node_id]
+        ranks = [(member.unheard_ticks > most, -member.match, node) for member, node in members]
+        return [node for _, _, node in sorted(ranks)]
 
     def snapshot_at(self, index: int) -> Base | None:
         """Return the description of a snapshot at ``index``, or None if the log does not reach back to it."""
@@ -536,7 +569,7 @@ class Raft:
         self._reads.lose(self.node_id)
         self._restart_election_timer()
         if leader is not None:
-            self._since_heard = 0
+            self._since_heard = self._silent = 0
 
     def _hear(self, leader: NodeId) -> None:
         """Record a message of this term's leader (R6)."""
@@ -545,7 +578,7 @@ class Raft:
             self._follow(self.term, leader)
         assert self.leader == leader, f"nodes {self.leader} and {leader} both lead term {self.term}"
         self._elapsed = 0
-        self._since_heard = 0
+        self._since_heard = self._silent = 0
 
     def _pre_campaign(self) -> None:
         self.role, self.leader = Role.PRE_CANDIDATE, None
@@ -561,10 +594,11 @@ class Raft:
         self._vote = self.node_id
         self.role, self.leader = Role.CANDIDATE, None
         self._votes = {}
+        self._silence = self._silent
         self._reads.lose(self.node_id)
         self._restart_election_timer()
         # Requests and this node's own vote wait until the vote is durable (R1).
-        self._after.append(VoteReply(self.node_id, self.node_id, self.term, True, 0, 0))
+        self._after.append(VoteReply(self.node_id, self.node_id, self.term, True, 0, 0, self._silent))
         for node in self.conf.electors - {self.node_id}:
             self._after.append(
                 Vote(node, self.node_id, self.term, *self._log_point(), *self._commit_point(), transfer=transfer)
@@ -579,6 +613,7 @@ class Raft:
                 is_complete
                 and not self._hears_leader()
                 and (request.term > self.term or self._vote in (None, request.sender))
+                and not self._goes_first(request)
             )
             self._reply_pre_vote(request.sender, request.term if granted else self.term, granted=granted)
             return
@@ -586,7 +621,19 @@ class Raft:
         if granted:
             self._follow(self.term, None)
             self._vote = request.sender
-        self._after.append(VoteReply(request.sender, self.node_id, self.term, granted, *self._commit_point()))
+        commit = self._commit_point()
+        self._after.append(VoteReply(request.sender, self.node_id, self.term, granted, *commit, self._silent))
+
+    def _goes_first(self, request: PreVote) -> bool:
+        """Whether this node has just asked for the same pre-votes, and is preferred (R27)."""
+        return (
+            self.role is Role.PRE_CANDIDATE
+            and self._elapsed < self.settings.heartbeat_ticks
+            and request.term == self.term + 1
+            and (request.last_index, request.last_term) == self._log_point()
+            and self.node_id < request.sender
+            and self._votes.get(request.sender, True)
+        )
 
     def _reply_pre_vote(self, to: NodeId, term: int, *, granted: bool) -> None:
         self._messages.append(PreVoteReply(to, self.node_id, term, granted, *self._commit_point()))
@@ -598,6 +645,8 @@ class Raft:
                 return
         elif self.role is not Role.CANDIDATE:
             return
+        elif reply.granted:
+            self._silence = min(self._silence, reply.silent)
         self._votes.setdefault(reply.sender, reply.granted)
         won = self.conf.won(self._votes)
         if won and self.role is Role.PRE_CANDIDATE:
@@ -693,6 +742,7 @@ class Raft:
         self.role, self.leader = Role.LEADER, self.node_id
         self._votes.clear()
         self._elapsed = 0
+        self._silent = 0  # it may step down before its first tick (R26)
         self._transfer = None
         self._last_change = self.log.last_index  # an inherited change counts as in progress (R16)
         self._uncommitted_bytes = sum(
@@ -740,12 +790,13 @@ class Raft:
             self._transfer = None
         for member in self._members.values():
             member.silent_ticks += 1
+            member.unheard_ticks += 1
             if member.stage is Stage.SNAPSHOT and member.silent_ticks >= self.settings.snapshot_ticks:
                 member.probe()
-        if self._elapsed % self.settings.election_ticks == 0:
-            heard = {node: member.heard or node == self.node_id for node, member in self._members.items()}
-            for member in self._members.values():
-                member.heard = False
+        most = self.settings.election_ticks
+        if self._elapsed % most == 0:
+            heard = {node: member.unheard_ticks <= most for node, member in self._members.items()}
+            heard[self.node_id] = True
             if self.conf.won({node: heard.get(node, False) for node in self.conf.electors}) is not True:
                 self._follow(self.term, None)
                 return
@@ -789,7 +840,9 @@ class Raft:
         )
 
     def _lacks(self, member: Progress) -> bool:
-        return member.next <= self.log.last_index or member.sent_commit < min(self.commit, member.next - 1)
+        # A commit index alone is sent once it is applied here: by then, a caller that waited for the entry may have
+        # proposed the next one, and one message carries both.
+        return member.next <= self.log.last_index or member.sent_commit < min(self._applied, member.next - 1)
 
     def _send_append(self, node: NodeId, *, empty: bool = False) -> bool:
         """Send a member its missing entries, within its limits; return whether a message was sent.
@@ -814,7 +867,7 @@ class Raft:
         member = self._members.get(reply.sender)
         if self.role is not Role.LEADER or member is None:
             return
-        member.heard = True
+        member.unheard_ticks = 0
         if reply.refused:
             hint = min(reply.hint_index, self.log.last_index)
             if hint > self.log.base_index:
@@ -878,7 +931,7 @@ class Raft:
         member = self._members.get(reply.sender)
         if self.role is not Role.LEADER or member is None:
             return
-        member.heard = True
+        member.unheard_ticks = 0
         member.answered_heartbeat()
         member.confirmed_round = max(member.confirmed_round, reply.round)
         self._confirm_reads()

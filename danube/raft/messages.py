@@ -113,6 +113,8 @@ class VoteReply(_Message, frozen=True, tag=3):
     granted: bool
     commit: int
     commit_term: int
+    silent: int = 0
+    """Ticks for which the sender has heard no leader, and been none; never more than have passed."""
 
 
 class Append(_Message, frozen=True, tag=4):

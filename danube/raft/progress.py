@@ -33,7 +33,7 @@ class Progress:
         match: the highest index that is durable at the member, and equal to the leader's. Never falls (R11).
         next: the index of the next entry to send.
         stage: how entries are sent to it.
-        heard: whether it has answered any message since the last check of the quorum.
+        unheard_ticks: ticks since it has answered any message.
         sent_commit: the commit index last sent to it.
         confirmed_round: the highest round of heartbeats that it has answered.
         silent_ticks: ticks since a snapshot began, or since the driver last reported progress of it.
@@ -45,13 +45,13 @@ class Progress:
         "_max_messages",
         "_sent",
         "confirmed_round",
-        "heard",
         "is_waiting",
         "match",
         "next",
         "sent_commit",
         "silent_ticks",
         "stage",
+        "unheard_ticks",
     )
 
     def __init__(self, next_index: int, *, max_messages: int, max_bytes: int) -> None:
@@ -62,7 +62,7 @@ class Progress:
         self.match = 0
         self.next = next_index
         self.stage = Stage.PROBE
-        self.heard = True
+        self.unheard_ticks = 0
         self.is_waiting = False
         """PROBE: a message is in flight."""
         self.sent_commit = 0

@@ -1,6 +1,7 @@
 """Access control as pure functions: permissions, scopes, roles, bindings and decisions. Does not authenticate."""
 
-from danube.security.evaluate import Decision, Rights
+from danube.security.decisions import Decision, Reason, Source
+from danube.security.evaluate import Rights
 from danube.security.permissions import Permission
 from danube.security.roles import BUILT_IN_ROLES, Binding, Grant, Principal, PrincipalType, Role
 from danube.security.scopes import CLUSTER, Resource, Scope, ScopeKind, parse_scope
@@ -14,10 +15,12 @@ __all__ = [
     "Permission",
     "Principal",
     "PrincipalType",
+    "Reason",
     "Resource",
     "Rights",
     "Role",
     "Scope",
     "ScopeKind",
+    "Source",
     "parse_scope",
 ]

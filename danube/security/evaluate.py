@@ -6,27 +6,24 @@ resource, so it takes as long with ten thousand bindings as with ten, and is cac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from danube.model.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError
+from danube.security.decisions import Decision, Reason, Source, name_of
 from danube.security.permissions import Permission
-from danube.security.roles import BUILT_IN_ROLES, Binding, Principal, PrincipalType, Role
-from danube.security.scopes import CLUSTER, Resource, Scope, ScopeKind
+from danube.security.roles import BUILT_IN_ROLES, Binding, Grant, Principal, PrincipalType, Role
+from danube.security.scopes import CLUSTER, Resource, Scope, ScopeKind, scope_of
 
-__all__ = ["Decision", "Rights"]
+__all__ = ["Effective", "Rights"]
 
 _NOTHING = Permission(0)
 _MOST_DECISIONS = 100_000
 """Number of cached decisions; beyond it the cache is cleared."""
-
-
-class Decision(NamedTuple):
-    """A decision and its reason."""
-
-    is_allowed: bool
-    reason: str
-    """Text for people: the binding that grants the permission, or what the bindings grant instead."""
+_MOST_ELSEWHERE = 10
+"""Bindings for other resources that an explanation names."""
+_MOST_NAMED = 10
+"""Bindings that an error names."""
 
 
 class _Held:
@@ -35,7 +32,7 @@ class _Held:
     __slots__ = ("bindings", "everywhere", "exact", "prefixes")
 
     def __init__(self) -> None:
-        self.bindings: list[Binding] = []
+        self.bindings: dict[str, Binding] = {}
         # Sets of permissions as plain integers: operators of flags cost a microsecond each.
         self.everywhere = 0
         self.exact: dict[tuple[ScopeKind, str], int] = {}
@@ -62,6 +59,15 @@ class _Held:
         return found
 
 
+class Effective(NamedTuple):
+    """Permissions that a principal has within a scope."""
+
+    permissions: Permission
+    scope: Scope
+    binding: Binding
+    """The binding that grants them."""
+
+
 class Rights:
     """Roles and bindings of a cluster, and decisions based on them.
 
@@ -72,7 +78,7 @@ class Rights:
 
     def __init__(self) -> None:
         self.generation = 0
-        self.suspended: frozenset[str] = frozenset()
+        self.suspended: set[str] = set()
         self._roles: dict[str, Role] = dict(BUILT_IN_ROLES)
         self._bindings: dict[str, Binding] = {}
         self._held: dict[str, _Held] = {}
@@ -88,6 +94,11 @@ class Rights:
         """All bindings by id."""
         return self._bindings
 
+    def bindings_of(self, subject: str) -> Mapping[str, Binding]:
+        """Return the bindings of a subject by id."""
+        held = self._held.get(subject)
+        return {} if held is None else held.bindings
+
     # ------------------------------------------------------------------------------------------------------ changes
 
     def put_role(self, role: Role) -> None:
@@ -98,27 +109,30 @@ class Rights:
         """
         if role.name in BUILT_IN_ROLES:
             raise FailedPreconditionError(f"role {role.name!r} is built in and cannot be changed; choose another name")
-        self._roles[role.name] = role
-        for subject in {each.subject for each in self._bindings.values() if role.name in each.roles}:
-            self._gather(subject)
-        self._changed()
+        self.set_role(role.name, role)
 
     def drop_role(self, name: str) -> None:
         """Remove a role.
 
         Raises:
-            InvalidArgumentError: there is no such role.
+            NotFoundError: there is no such role.
             FailedPreconditionError: it is built in, or bindings refer to it.
         """
+        self.check_drop_role(name)
+        self.set_role(name, None)
+
+    def check_drop_role(self, name: str) -> None:
+        """Check that a role can be removed; raises what :meth:`drop_role` does."""
         if name not in self._roles:
-            raise InvalidArgumentError(f"there is no role {name!r}")
+            raise NotFoundError(f"there is no role {name!r}")
         if name in BUILT_IN_ROLES:
             raise FailedPreconditionError(f"role {name!r} is built in and cannot be deleted")
         users = sorted(each.id for each in self._bindings.values() if name in each.roles)
         if users:
-            raise FailedPreconditionError(f"role {name!r} is in use; delete these bindings first: {', '.join(users)}")
-        del self._roles[name]
-        self._changed()
+            named = ", ".join(users[:_MOST_NAMED]) + (
+                f" and {len(users) - _MOST_NAMED} more" * (len(users) > _MOST_NAMED)
+            )
+            raise FailedPreconditionError(f"role {name!r} is in use; delete these bindings first: {named}")
 
     def put_binding(self, binding: Binding) -> None:
         """Add a binding, or replace the binding with the same id.
@@ -127,49 +141,96 @@ class Rights:
             InvalidArgumentError: it names no roles, or an unknown role.
             FailedPreconditionError: it would replace the last binding that grants the role admin on the cluster.
         """
+        self.check_binding(binding)
+        self.set_binding(binding.id, binding)
+
+    def check_binding(self, binding: Binding) -> None:
+        """Check that a binding can be put; raises what :meth:`put_binding` does."""
         missing = [name for name in binding.roles if name not in self._roles]
         if missing or not binding.roles:
             raise InvalidArgumentError(f"binding {binding.id!r} names unknown roles: {', '.join(missing) or 'none'}")
         replaced = self._bindings.get(binding.id)
         if replaced is not None:
             self._check_not_last_admin(replaced, binding)
-        self._bindings[binding.id] = binding
-        if replaced is not None:
-            self._gather(replaced.subject)
-        self._gather(binding.subject)
-        self._changed()
 
     def drop_binding(self, binding_id: str) -> None:
         """Remove a binding.
 
         Raises:
-            InvalidArgumentError: there is no such binding.
+            NotFoundError: there is no such binding.
             FailedPreconditionError: it is the last binding that grants the role admin on the cluster.
         """
+        self.check_drop(binding_id)
+        self.set_binding(binding_id, None)
+
+    def check_drop(self, binding_id: str) -> Binding:
+        """Check that a binding can be removed, and return it; raises what :meth:`drop_binding` does."""
         binding = self._bindings.get(binding_id)
         if binding is None:
-            raise InvalidArgumentError(f"there is no binding {binding_id!r}")
+            raise NotFoundError(f"there is no binding {binding_id!r}")
         self._check_not_last_admin(binding, None)
-        del self._bindings[binding_id]
-        self._gather(binding.subject)
+        return binding
+
+    def check_suspension(self, subject: str) -> None:
+        """Check that another subject can administer the cluster when this one is suspended.
+
+        Raises:
+            FailedPreconditionError: it has the last binding that grants the role admin on the cluster.
+        """
+        gone = {subject, *self.suspended}
+        if not any(self._makes_admin(each) and each.subject not in gone for each in self._bindings.values()):
+            raise FailedPreconditionError(
+                f"{subject} has the last binding that grants the role admin on the cluster; add another one first"
+            )
+
+    # --- As the metadata say, without checks
+
+    def set_role(self, name: str, role: Role | None) -> None:
+        """Set or remove a role. Built-in roles stay as they are; bindings to a missing role grant nothing by it."""
+        if name in BUILT_IN_ROLES:
+            return
+        if role is None:
+            self._roles.pop(name, None)
+        else:
+            self._roles[name] = role
+        for subject in {each.subject for each in self._bindings.values() if name in each.roles}:
+            self._gather(subject, self._held[subject].bindings)
+        self._changed()
+
+    def set_binding(self, binding_id: str, binding: Binding | None) -> None:
+        """Set or remove a binding."""
+        replaced = self._bindings.pop(binding_id, None)
+        if replaced is not None:
+            left = dict(self._held[replaced.subject].bindings)
+            del left[binding_id]
+            self._gather(replaced.subject, left)
+        if binding is not None:
+            self._bindings[binding_id] = binding
+            held = self._held.get(binding.subject)
+            self._gather(binding.subject, {**(held.bindings if held is not None else {}), binding_id: binding})
         self._changed()
 
     def suspend(self, subjects: Iterable[str]) -> None:
         """Replace the set of suspended subjects."""
-        self.suspended = frozenset(subjects)
+        self.suspended = set(subjects)
         self._changed()
+
+    def set_suspended(self, subject: str, suspended: bool) -> None:
+        """Add a subject to the suspended ones, or remove it."""
+        if suspended != (subject in self.suspended):
+            (self.suspended.add if suspended else self.suspended.discard)(subject)
+            self._changed()
 
     def _changed(self) -> None:
         self.generation += 1
         self._decided.clear()
 
-    def _gather(self, subject: str) -> None:
-        """Recompute the permissions of a subject."""
+    def _gather(self, subject: str, bindings: Mapping[str, Binding]) -> None:
+        """Recompute the permissions of a subject from all of its bindings."""
         held = _Held()
-        for binding in self._bindings.values():
-            if binding.subject == subject:
-                held.bindings.append(binding)
-                held.add(binding.scope, self._permissions(binding))
+        for binding in bindings.values():
+            held.bindings[binding.id] = binding
+            held.add(binding.scope, self._permissions(binding))
         if held.bindings:
             self._held[subject] = held
         else:
@@ -182,7 +243,7 @@ class Rights:
         self._held = {}
         for binding in self._bindings.values():
             held = self._held.setdefault(binding.subject, _Held())
-            held.bindings.append(binding)
+            held.bindings[binding.id] = binding
             held.add(binding.scope, self._permissions(binding))
         self._changed()
 
@@ -198,9 +259,12 @@ class Rights:
         return binding.scope.kind is ScopeKind.CLUSTER and "admin" in binding.roles
 
     def _check_not_last_admin(self, old: Binding, new: Binding | None) -> None:
-        if not self._makes_admin(old) or (new is not None and self._makes_admin(new)):
+        if not self._makes_admin(old) or old.subject in self.suspended:
             return
-        if not any(self._makes_admin(each) for each in self._bindings.values() if each.id != old.id):
+        if new is not None and self._makes_admin(new) and new.subject not in self.suspended:
+            return
+        others = (each for each in self._bindings.values() if each.id != old.id)
+        if not any(self._makes_admin(each) and each.subject not in self.suspended for each in others):
             raise FailedPreconditionError(
                 f"binding {old.id!r} is the last one that grants the role admin on the cluster; add another one first"
             )
@@ -217,6 +281,10 @@ class Rights:
             decided = self._decided[key] = self._decide(principal, permission, resource)
         return decided
 
+    def is_suspended(self, principal: Principal) -> bool:
+        """Whether a principal or one of its groups is suspended."""
+        return bool(self.suspended) and any(subject in self.suspended for subject in principal.subjects)
+
     def require(self, principal: Principal, permission: Permission, resource: Resource = CLUSTER) -> None:
         """Check that a principal has a permission on a resource.
 
@@ -225,14 +293,14 @@ class Rights:
         """
         if not self.allows(principal, permission, resource):
             raise PermissionDeniedError(
-                f"{principal} lacks {permission.title} on {_name_of(resource)}; administrators see why with"
+                f"{principal} lacks {permission.title} on {name_of(resource)}; administrators see why with"
                 f" 'danube security explain'"
             )
 
     def _decide(self, principal: Principal, permission: Permission, resource: Resource) -> bool:
         if principal.type is PrincipalType.BROKER:
             return permission is Permission.BROKER_INTERNAL
-        if any(subject in self.suspended for subject in principal.subjects):
+        if self.is_suspended(principal):
             return False
         names, wanted = _names_of(resource), int(permission)
         for subject in principal.subjects:
@@ -245,33 +313,70 @@ class Rights:
 
     def explain(self, principal: Principal, permission: Permission, resource: Resource = CLUSTER) -> Decision:
         """Return the decision with its reason."""
-        what = f"{permission.title} on {_name_of(resource)}"
+        allowed = self.allows(principal, permission, resource)
         if principal.type is PrincipalType.BROKER:
-            return Decision(
-                self.allows(principal, permission, resource), "brokers have the permission BrokerInternal only"
-            )
-        suspended = [subject for subject in principal.subjects if subject in self.suspended]
-        if suspended:
-            return Decision(False, f"{suspended[0]} is suspended")
-        instead: list[str] = []
+            return Decision(allowed, Reason.BROKER, permission, resource)
+        for subject in principal.subjects:
+            if subject in self.suspended:
+                return Decision(False, Reason.SUSPENDED, permission, resource, suspended=subject)
+        others: list[Source] = []
+        elsewhere: list[Source] = []
+        for source in self.sources(principal):
+            covers = source.binding.scope.covers(resource)
+            if permission in source.permissions and covers:
+                return Decision(allowed, Reason.GRANTED if allowed else Reason.LIMITED, permission, resource, source)
+            if covers:
+                others.append(source)
+            elif permission in source.permissions:
+                elsewhere.append(source)
+        return Decision(
+            False,
+            Reason.NOT_GRANTED,
+            permission,
+            resource,
+            others=tuple(others),
+            elsewhere=tuple(elsewhere[:_MOST_ELSEWHERE]),
+        )
+
+    def sources(self, principal: Principal) -> Iterator[Source]:
+        """Yield the bindings of a principal and of its groups with what they grant, regardless of ceilings."""
         for subject in principal.subjects:
             held = self._held.get(subject)
-            for binding in held.bindings if held is not None else ():
-                gives = self._permissions(binding)
-                source = f"{', '.join(binding.roles)} ({binding.id}, {binding.scope})"
-                if permission in gives and binding.scope.covers(resource):
-                    if self.allows(principal, permission, resource):
-                        return Decision(True, f"{source} grants {what}")
-                    return Decision(
-                        False, f"{source} grants {what}, but the credentials are limited to fewer permissions"
-                    )
-                if binding.scope.covers(resource):
-                    instead.append(f"{source} grants {', '.join(gives.titles) or 'nothing'}")
-        return Decision(False, "; ".join([f"no binding grants {what}", *instead]))
+            for binding in held.bindings.values() if held is not None else ():
+                yield Source(binding, self._permissions(binding))
+
+    def touches(self, principal: Principal, permission: Permission, resource: Resource = CLUSTER) -> bool:
+        """Whether a principal may have a permission on a resource or on something in it.
+
+        True for each namespace in which it has the permission on a topic, for example.
+        """
+        if principal.type is PrincipalType.BROKER:
+            return permission is Permission.BROKER_INTERNAL
+        place = scope_of(resource)
+        return any(
+            permission in each.permissions and each.scope.overlap(place) is not None
+            for each in self.effective(principal)
+        )
+
+    def effective(self, principal: Principal) -> Iterator[Effective]:
+        """Yield all permissions of a principal, limited by its credentials: none if it is suspended, or a broker."""
+        if self.is_suspended(principal):
+            return
+        for source in self.sources(principal):
+            found = [Grant(source.permissions, source.binding.scope)]
+            for ceiling in principal.ceilings:
+                found = list(_within(found, ceiling))
+            for permissions, scope in found:
+                yield Effective(permissions, scope, source.binding)
 
     def visible(self, principal: Principal, permission: Permission, resources: Iterable[Resource]) -> list[Resource]:
-        """Return the resources on which a principal has a permission."""
-        return [each for each in resources if self.allows(principal, permission, each)]
+        """Return the resources on which a principal has a permission; of namespaces, those that it touches."""
+        return [
+            each
+            for each in resources
+            if self.allows(principal, permission, each)
+            or (each.kind is ScopeKind.NAMESPACE and self.touches(principal, permission, each))
+        ]
 
     def check_may_grant(self, principal: Principal, roles: Iterable[str], scope: Scope) -> None:
         """Check that a principal may bind roles within a scope: requires ManageSecurity and all their permissions.
@@ -280,26 +385,68 @@ class Rights:
             InvalidArgumentError: there is no such role.
             PermissionDeniedError: the principal lacks one of these permissions.
         """
-        wanted = Permission.MANAGE_SECURITY
+        wanted = _NOTHING
         for name in roles:
             role = self._roles.get(name)
             if role is None:
                 raise InvalidArgumentError(f"there is no role {name!r}")
             wanted |= role.permissions
-        lacks = wanted & ~self._held_within(principal, scope)
+        self.check_may_give(principal, Grant(wanted, scope))
+
+    def check_may_give(self, principal: Principal, grant: Grant) -> None:
+        """Check that a principal may give permissions within a scope: requires ManageSecurity and all of them there.
+
+        Raises:
+            PermissionDeniedError: the principal lacks one of these permissions.
+        """
+        lacks = (grant.permissions | Permission.MANAGE_SECURITY) & ~self._held_within(principal, grant.scope)
         if lacks:
             raise PermissionDeniedError(
-                f"{principal} cannot grant permissions within {scope} that it lacks there: {', '.join(lacks.titles)}"
+                f"{principal} cannot grant permissions within {grant.scope} that it lacks there:"
+                f" {', '.join(lacks.titles)}"
             )
+
+    def manages(self, principal: Principal, scope: Scope) -> bool:
+        """Whether a principal has ManageSecurity on everything a scope covers."""
+        return Permission.MANAGE_SECURITY in self._held_within(principal, scope)
+
+    def manager(self, principal: Principal) -> Callable[[Scope], bool]:
+        """Return a function that tells what :meth:`manages` does, quickly for many scopes, until something changes."""
+        if self.is_suspended(principal):
+            return lambda _: False
+        wanted = Permission.MANAGE_SECURITY
+        held = {
+            binding.scope
+            for subject in principal.subjects
+            for binding in self.bindings_of(subject).values()
+            if wanted in self._permissions(binding)
+        }
+        parts = [held, *({each.scope for each in one if wanted in each.permissions} for one in principal.ceilings)]
+        if not all(parts):
+            return lambda _: False
+        return lambda scope: all(any(each.contains(scope) for each in part) for part in parts)
+
+    def check_may_change(self, principal: Principal, role: Role) -> None:
+        """Check that a principal may put a role: requires ManageSecurity on the cluster.
+
+        Where the role is bound already, the change grants its permissions, so that all of them are required there.
+
+        Raises:
+            PermissionDeniedError: the principal lacks one of these permissions.
+        """
+        self.check_may_give(principal, Grant(_NOTHING, Scope(ScopeKind.CLUSTER, "")))
+        for binding in self._bindings.values():
+            if role.name in binding.roles:
+                self.check_may_give(principal, Grant(role.permissions, binding.scope))
 
     def _held_within(self, principal: Principal, scope: Scope) -> Permission:
         """Return the permissions that a principal has on everything a scope covers."""
-        if any(subject in self.suspended for subject in principal.subjects):
+        if self.is_suspended(principal):
             return _NOTHING
         found = _NOTHING
         for subject in principal.subjects:
             held = self._held.get(subject)
-            for binding in held.bindings if held is not None else ():
+            for binding in held.bindings.values() if held is not None else ():
                 if binding.scope.contains(scope):
                     found |= self._permissions(binding)
         for ceiling in principal.ceilings:
@@ -311,6 +458,14 @@ class Rights:
         return found
 
 
+def _within(grants: Iterable[Grant], ceiling: Iterable[Grant]) -> Iterator[Grant]:
+    for grant in grants:
+        for limit in ceiling:
+            permissions, scope = grant.permissions & limit.permissions, grant.scope.overlap(limit.scope)
+            if permissions and scope is not None:
+                yield Grant(permissions, scope)
+
+
 def _names_of(resource: Resource) -> tuple[tuple[ScopeKind, str], ...]:
     """Return the names by which grants may refer to a resource, or to its parents."""
     kind, name = resource
@@ -320,7 +475,3 @@ def _names_of(resource: Resource) -> tuple[tuple[ScopeKind, str], ...]:
     if kind is not ScopeKind.NAMESPACE and name.startswith("/"):
         found.append((ScopeKind.NAMESPACE, name[1:].partition("/")[0]))
     return tuple(found)
-
-
-def _name_of(resource: Resource) -> str:
-    return "the cluster" if resource.kind is ScopeKind.CLUSTER else str(resource)

@@ -36,11 +36,13 @@ class Grant(NamedTuple):
         return permission in self.permissions and self.scope.covers(resource)
 
 
-class Principal(NamedTuple):
+class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     """The authenticated identity of a request, according to its credentials.
 
     Credentials may be narrower than the principal: it has the permissions that its bindings grant *and* each entry of
     ``ceilings`` allows. A team's signing key has a ceiling, and so has a token with ``may``.
+
+    Each decision looks up the principal in a dict, and ceilings may be long, so the hash is computed once.
     """
 
     type: PrincipalType
@@ -50,6 +52,10 @@ class Principal(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.type.value}:{self.name}"
+
+    def limited(self, ceiling: tuple[Grant, ...]) -> Principal:
+        """Return the principal with a further ceiling."""
+        return msgspec.structs.replace(self, ceilings=(*self.ceilings, ceiling))
 
     @property
     def subjects(self) -> tuple[str, ...]:

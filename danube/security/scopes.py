@@ -20,7 +20,7 @@ from typing import NamedTuple
 from danube.model.errors import InvalidArgumentError, InvalidNameError
 from danube.model.names import split_partition, validate_name, validate_namespace, validate_topic
 
-__all__ = ["CLUSTER", "Resource", "Scope", "ScopeKind", "parse_scope"]
+__all__ = ["CLUSTER", "Resource", "Scope", "ScopeKind", "parse_scope", "scope_of"]
 
 
 class ScopeKind(Enum):
@@ -109,6 +109,27 @@ class Scope(NamedTuple):
         if self.is_prefix:
             return other.name.startswith(self.name)
         return not other.is_prefix and other.name == self.name
+
+    def overlap(self, other: Scope) -> Scope | None:
+        """Return the scope of all resources that both cover; None if there is none."""
+        if self.contains(other):
+            return other
+        if other.contains(self):
+            return self
+        return _cut(self, other) or _cut(other, self)
+
+
+def scope_of(resource: Resource) -> Scope:
+    """Return the scope of a resource and everything in it."""
+    return Scope(resource.kind, resource.name)
+
+
+def _cut(prefix: Scope, namespace: Scope) -> Scope | None:
+    """Return the part of a prefix without a complete namespace, such as ``/sho``, that is in a namespace."""
+    start = f"/{namespace.name}/"
+    if prefix.is_prefix and namespace.kind is ScopeKind.NAMESPACE and start.startswith(prefix.name):
+        return prefix._replace(name=start)
+    return None
 
 
 def _is_inside(scope: Scope, start: str) -> bool:

@@ -23,17 +23,20 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from danube.model.entry_points import built_in_points, entry_points, load_target
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
 from danube.storage._contract import StorageBackend
 from danube.storage._storage import Storage
 from danube.storage._url import ALIASES, parse_url
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "GROUP",
@@ -56,11 +59,11 @@ GROUP = "danube.storage"
 WallClock = Callable[[], int]
 """Returns microseconds since the epoch."""
 
-_BUILT_IN = (
-    EntryPoint("memory", "danube.storage.memory:MemoryStoragePlugin", GROUP),
-    EntryPoint("disk", "danube.storage.disk:DiskStoragePlugin", GROUP),
-    EntryPoint("fsspec", "danube.storage.fsspec:FsspecStoragePlugin", GROUP),
-)
+_BUILT_IN = {
+    "memory": "danube.storage.memory:MemoryStoragePlugin",
+    "disk": "danube.storage.disk:DiskStoragePlugin",
+    "fsspec": "danube.storage.fsspec:FsspecStoragePlugin",
+}
 
 KNOWN_PACKAGES = {
     "s3": "danube-storage-s3",
@@ -138,7 +141,7 @@ class InstalledStoragePlugin(msgspec.Struct, frozen=True):
 
 def installed_plugins() -> list[InstalledStoragePlugin]:
     """Return the installed storage backends, sorted by scheme. Does not import them."""
-    built_in = {entry.value for entry in _BUILT_IN}
+    built_in = set(_BUILT_IN.values())
     return [
         InstalledStoragePlugin(
             entry.name,
@@ -154,24 +157,24 @@ def installed_plugins() -> list[InstalledStoragePlugin]:
 def load_plugin(scheme: str) -> StoragePlugin[Any]:
     """Return the plugin of a scheme; raises :class:`ConfigurationError` if it is not installed or does not load."""
     scheme = ALIASES.get(scheme, scheme)
-    entries = _entries()
-    entry = entries.get(scheme)
-    if entry is None and scheme.startswith("fsspec+"):
-        entry = entries["fsspec"]
-    if entry is None:
+    targets = _BUILT_IN if scheme in _BUILT_IN else {name: entry.value for name, entry in _entries().items()}
+    target = targets.get(scheme)
+    if target is None and scheme.startswith("fsspec+"):
+        target = targets["fsspec"]
+    if target is None:
         raise ConfigurationError(
-            f"there is no storage backend for {scheme!r}; installed: {', '.join(sorted(entries))};"
+            f"there is no storage backend for {scheme!r}; installed: {', '.join(sorted(targets))};"
             f" to add one: {install_command(scheme)}"
         )
     try:
-        plugin = entry.load()()
+        plugin = load_target(target)()
     except (ImportError, AttributeError) as error:
         remedy = f"; try: {install_command(scheme)}" if scheme in KNOWN_PACKAGES else ""
         raise ConfigurationError(
-            f"the storage backend {scheme!r} ({entry.value}) cannot be loaded: {error}{remedy}"
+            f"the storage backend {scheme!r} ({target}) cannot be loaded: {error}{remedy}"
         ) from error
     if not isinstance(plugin, StoragePlugin):
-        raise ConfigurationError(f"the storage backend {scheme!r} ({entry.value}) is not a StoragePlugin")
+        raise ConfigurationError(f"the storage backend {scheme!r} ({target}) is not a StoragePlugin")
     return plugin
 
 
@@ -249,7 +252,7 @@ def _configure(plugin: StoragePlugin[Any], scheme: str, given: dict[str, Any]) -
 
 
 def _entries() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in _BUILT_IN} | _scan(entry_points)
+    return built_in_points(GROUP, _BUILT_IN) | _scan(entry_points)
 
 
 @cache

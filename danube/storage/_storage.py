@@ -340,8 +340,10 @@ class Storage:
                     counts.calls += 1
                     self._consecutive_failures, self._failing_since_s = 0, None
                     return result
+                # The deadline may cut off an attempt whose predecessors have told what is wrong.
+                told = f"; before that: {error.message}" if error and not isinstance(error, StorageTimeoutError) else ""
                 error = StorageTimeoutError(
-                    f"{self.url}: {operation} {subject}: no answer within {trio.current_time() - begun:.1f} s"
+                    f"{self.url}: {operation} {subject}: no answer within {trio.current_time() - begun:.1f} s{told}"
                 )
             except DanubeError as caught:
                 error = caught

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import signal
-import ssl
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 
-from danube.model.errors import ConfigurationError
+from danube.model.addresses import refuse_exposed
+from danube.model.errors import ConfigurationError, ExposedAddressError
 from danube.model.limits import Limits
+from danube.model.tls import TlsConfig
 from danube.model.version import __version__
 from danube.storage import StorageBackend, open_backend
 from danube.storage_server._service import StorageService
 from danube.wire import Server, serve
+
+if TYPE_CHECKING:
+    from danube.wire.tls import ServerTls
 
 __all__ = ["StorageServerConfig", "run_storage_server"]
 
@@ -40,10 +44,10 @@ class StorageServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts and ports; port 0 takes a free one."""
     token: str | None = None
     """Token that callers must present; None accepts every caller."""
-    tls_certificate: Path | None = None
-    """PEM file of the certificate chain; None serves without TLS."""
-    tls_key: Path | None = None
-    """PEM file of its key; None if it is in the certificate's file."""
+    tls: TlsConfig | None = None
+    """Certificate and rules of TLS; None serves without TLS."""
+    insecure: bool = False
+    """Whether it may listen on addresses that other machines can reach, although it has no token or no TLS."""
     limits: Limits = Limits()
 
 
@@ -52,33 +56,62 @@ def run_storage_server(config: StorageServerConfig, *, log_level: str = "info") 
 
     Raises:
         ConfigurationError: the URL, an address or the certificate is invalid.
+        ExposedAddressError: other machines can reach an address, and there is no token or no TLS; see ``insecure``.
         StorageError: the backend cannot be opened.
     """
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    trio.run(_main, config)
+    tls = None
+    if config.tls is not None:
+        from danube.wire.tls import ServerTls
+
+        tls = ServerTls(config.tls, time.time())
+    trio.run(_main, config, tls)
 
 
-async def _main(config: StorageServerConfig) -> None:
+async def _main(config: StorageServerConfig, tls: ServerTls | None) -> None:
     async with open_backend(config.url, limits=config.limits) as backend, _listening(config) as listeners:
         service = StorageService(backend, config.limits, config.token)
-        exposed = [one for one in map(_bound, listeners) if not ipaddress.ip_address(one[0]).is_loopback]
-        if exposed and config.token is None:
-            _log.warning("no token is required: every client of %s can read and delete all objects", _shown(exposed[0]))
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        _check_exposure(listeners, config)
+        reloading = [signal.SIGHUP] if tls is not None else []  # without TLS it ends the process, as always
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *reloading) as signals:
             async with trio.open_nursery() as nursery:
-                server: Server = await nursery.start(serve, listeners, [service.service()], config.limits)
-                print(_ready_line(backend, listeners), flush=True)  # noqa: T201 - scripts wait for this line
-                nursery.start_soon(_drain_on_signal, signals, server, nursery.cancel_scope)
+                start = partial(serve, tls=tls)
+                server: Server = await nursery.start(start, listeners, [service.service()], config.limits)
+                if tls is not None:
+                    nursery.start_soon(tls.watch)
+                print(_ready_line(backend, listeners, config), flush=True)  # noqa: T201 - scripts wait for this line
+                nursery.start_soon(_heed, signals, server, tls, nursery.cancel_scope)
 
 
-def _ready_line(backend: StorageBackend, listeners: Sequence[trio.abc.Listener[Any]]) -> str:
+def _check_exposure(listeners: Sequence[trio.abc.Listener[Any]], config: StorageServerConfig) -> None:
+    """Refuse addresses that other machines can reach, unless callers prove themselves, or the risk is accepted."""
+    if config.token is not None and config.tls is not None:
+        return
+    bound = [_bound(listener) for listener in listeners]
+    if config.token is None:
+        risk = "no token is required: all of them could read and delete all objects"
+    else:
+        risk = "there is no TLS: the token is sent unencrypted"
+    try:
+        refuse_exposed([(each[0], _shown(each)) for each in bound], risk, "give it --token-file and --tls-cert")
+    except ExposedAddressError:
+        if not config.insecure:
+            raise
+        _log.warning(
+            "other machines can reach this storage server at %s, and %s (insecure)", ", ".join(map(_shown, bound)), risk
+        )
+
+
+def _ready_line(
+    backend: StorageBackend, listeners: Sequence[trio.abc.Listener[Any]], config: StorageServerConfig
+) -> str:
     trusted = backend.capabilities
     promises = ["durable" if trusted.durable else "not durable"]
     if not trusted.conditional_put:
         promises.append("without if_absent")
-    addresses = ", ".join(_shown(_bound(one)) for one in listeners)
+    addresses = ", ".join(_shown(_bound(one)) for one in listeners) + ("" if config.tls is None else " (TLS)")
     return (
         f"danube {__version__} storage server ready: listening on {addresses};"
         f" serving {backend.url} ({', '.join(promises)}); pid {os.getpid()}"
@@ -86,9 +119,8 @@ def _ready_line(backend: StorageBackend, listeners: Sequence[trio.abc.Listener[A
 
 
 def _bound(listener: trio.abc.Listener[Any]) -> tuple[str, int]:
-    inner = listener.transport_listener if isinstance(listener, trio.SSLListener) else listener
-    assert isinstance(inner, trio.SocketListener)
-    host, port = inner.socket.getsockname()[:2]
+    assert isinstance(listener, trio.SocketListener)
+    host, port = listener.socket.getsockname()[:2]
     return host, port
 
 
@@ -99,7 +131,6 @@ def _shown(address: tuple[str, int]) -> str:
 
 @asynccontextmanager
 async def _listening(config: StorageServerConfig) -> AsyncIterator[list[trio.abc.Listener[Any]]]:
-    context = _tls(config)
     listeners: list[trio.abc.Listener[Any]] = []
     try:
         for host, port in config.listen:
@@ -110,7 +141,7 @@ async def _listening(config: StorageServerConfig) -> AsyncIterator[list[trio.abc
                     f"cannot listen on {host}:{port}: {error.strerror or error}; is another server running there?"
                     " Choose another address with --listen"
                 ) from error
-            listeners += opened if context is None else [trio.SSLListener(one, context) for one in opened]
+            listeners += opened
         yield listeners
     finally:
         with trio.CancelScope(shield=True):
@@ -118,21 +149,14 @@ async def _listening(config: StorageServerConfig) -> AsyncIterator[list[trio.abc
                 await one.aclose()
 
 
-def _tls(config: StorageServerConfig) -> ssl.SSLContext | None:
-    if config.tls_certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["h2"])
-    try:
-        context.load_cert_chain(config.tls_certificate, config.tls_key)
-    except OSError as error:
-        raise ConfigurationError(f"the certificate {config.tls_certificate} cannot be used: {error}") from error
-    return context
-
-
-async def _drain_on_signal(signals: Any, server: Server, everything: trio.CancelScope) -> None:
+async def _heed(signals: Any, server: Server, tls: ServerTls | None, everything: trio.CancelScope) -> None:
+    """First signal: drain. Second: exit at once. SIGHUP, with TLS only, reads the certificates again."""
     async with trio.open_nursery() as nursery:
         async for number in signals:
+            if number == signal.SIGHUP:
+                if tls is not None:
+                    await tls.reload_in_thread(force=True)
+                continue
             if server.draining.is_set():
                 _log.warning("second signal %s: exiting at once", signal.Signals(number).name)
                 os._exit(128 + number)

@@ -70,7 +70,7 @@ class Session(msgspec.Struct, eq=False):
     subscription: str
     number: int
     opened_at: int
-    """Number of events of the history before it."""
+    """Number of events of the history before its opening began: earlier ones are older than all of its streams."""
     filters: tuple[str, ...] = ()
     """Glob patterns, one of which the key must match."""
     last: dict[tuple[str, str], tuple[int, int]] = {}

@@ -194,11 +194,12 @@ class SimulatedDisk:
             files = {id(file): file.after_kill() for file in (*self._names.values(), *self._held_names.values())}
             for state in self._unsynced_names:
                 files.update({id(file): file.after_kill() for file in state.values() if id(file) not in files})
-            heir._names = {name: files[id(file)] for name, file in self._names.items()}
             heir._held_names = {name: files[id(file)] for name, file in self._held_names.items()}
             heir._unsynced_names = [
                 {name: files[id(file)] for name, file in state.items()} for state in self._unsynced_names
             ]
+            # The last state of the directory itself, so that the next process can sync what this one has not.
+            heir._names = [heir._held_names, *heir._unsynced_names][-1]
         self._gone = True
         return heir
 

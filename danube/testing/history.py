@@ -18,6 +18,7 @@ violations, in time linear in the history; the rules are:
   it (P5), or it ended as the subscription's policy defines: it failed often enough, and then was
   dropped, or is in the dead-letter topic with the right attributes; or it was expired;
 * one audit equals the other: before and after sealing, crash and restart (P9);
+* nothing is accepted by a topic whose disk was lost (C3);
 * in topics of durability ``none`` a message arrives at most once, and the messages of a producer in its order.
 
 Exceptions by durability: on ``os`` topics a power loss may lose the newest messages, but only a tail of them
@@ -25,16 +26,19 @@ Exceptions by durability: on ``os`` topics a power loss may lose the newest mess
 a cursor since the broker was last ready, so that messages below an earlier position are skipped. Messages that reuse
 lost offsets must be delivered and acknowledged like any other: acknowledgements of their predecessors
 do not count. Retention may remove messages from the front, as long as the rest satisfies its rule, and readers may only
-skip removed messages. Each violation names the broken promise (P1 to P12, see the README).
+skip removed messages. Each violation names the broken promise (P1 to P12, see the README), or the rule of a cluster (C1
+to C8).
 
 The checker only knows payloads; each must be unique.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -88,6 +92,7 @@ class _Sent(msgspec.Struct, gc=False):
     stored_topic: str = ""
     """Topic where it is stored, if the broker has acknowledged it without an offset."""
     sent_after_losses: int = 0
+    """Number of power losses of all homes before it was published."""
 
 
 class _Topic(msgspec.Struct):
@@ -102,6 +107,8 @@ class _Topic(msgspec.Struct):
     """The highest offset to which a reader has jumped; only retention may cause that."""
     start: int = 0
     """Start offset after retention at the first audit."""
+    gone_at: float = math.inf
+    """When its disk was lost: from then on it stays away."""
     damaged: bool = False
     """Whether its stored data was damaged: it may stop, but its answers must be correct nevertheless."""
     sights: Sights = msgspec.field(default_factory=Sights)
@@ -122,7 +129,9 @@ class History:
         self.acknowledged_messages = 0
         self.delivered_messages = 0
         self.audited_messages = 0
-        self._losses: Counter[str] = Counter()
+        self._losses: defaultdict[str, list[int]] = defaultdict(list)
+        """The numbers of the power losses of each home, among those of all homes."""
+        self._all_losses = 0
         self._lives: Counter[str] = Counter()
         self._homes: dict[str, str] = {}
         self._replaced: set[str] = set()
@@ -156,6 +165,14 @@ class History:
         self._topics[topic] = _Topic(durability, retention, home, least_bytes=least_bytes)
         self._homes[topic] = self._homes[_base(topic)] = home
 
+    def knows(self, topic: str) -> bool:
+        """Whether the existence of a topic (partition) was recorded."""
+        return topic in self._topics
+
+    def at_home(self, topic: str, home: str) -> None:
+        """Record which machine holds a topic (partition), once that is known."""
+        self._topics[topic].home = self._homes[topic] = home
+
     def damaged(self, topic: str) -> None:
         """Record that stored data of a topic (partition) was damaged: batches, or acknowledgements.
 
@@ -173,10 +190,20 @@ class History:
         """Whether data of any of these topics was damaged."""
         return any(self._topics[topic].damaged for topic in topics)
 
+    def gone(self, topic: str) -> None:
+        """Record that the disk of a topic (partition) was lost, with its machine: nothing is accepted from now on."""
+        self.events += 1
+        self._topics[topic].gone_at = self._clock()
+
+    def is_gone(self, topic: str) -> bool:
+        """Whether the disk of a topic (partition) was lost."""
+        return topic in self._topics and self._topics[topic].gone_at < math.inf
+
     def power_loss(self, home: str = "") -> None:
         """Record a power loss of a home's machine: its ``os`` topics may lose a tail."""
         self.events += 1
-        self._losses[home] += 1
+        self._all_losses += 1
+        self._losses[home].append(self._all_losses)
         for (name, _), place in self._places.items():
             if self._homes[name] == home and self._taken_back(name):
                 place.lost_tail()
@@ -193,16 +220,23 @@ class History:
         self.events += 1
         self._lives[home] += 1
 
-    def recovered(self, home: str = "") -> None:
-        """Record that a home's broker is ready: it has synced what it has recovered."""
+    def recovered(self, home: str = "", topics: Container[str] | None = None) -> None:
+        """Record that a home's broker is ready: it has synced what it has recovered.
+
+        ``topics``: those that it has, if the home has several brokers.
+        """
         self.events += 1
         for (name, _), place in self._places.items():
-            if self._homes[name] == home:
+            if self._homes[name] == home and (topics is None or name in topics):
                 place.synced()
 
     def power_losses(self, topic: str) -> int:
         """Return the number of power losses of a topic's home."""
-        return self._losses[self._homes.get(topic, "")]
+        return len(self._losses[self._homes.get(topic, "")])
+
+    def _losses_before(self, topic: str, sent: _Sent) -> int:
+        """Return the number of power losses of a topic's home before a message was published."""
+        return bisect_right(self._losses[self._homes.get(topic, "")], sent.sent_after_losses)
 
     def _taken_back(self, topic: str) -> bool:
         """Whether offsets may have been assigned twice: data in flight at a power loss arrives afterwards."""
@@ -220,7 +254,7 @@ class History:
         """Return the power losses before a message was sent, and now, where they can take something."""
         if self._topics[topic].durability is not Durability.OS:
             return 0, 0
-        return sent.sent_after_losses, self.power_losses(topic)
+        return self._losses_before(topic, sent), self.power_losses(topic)
 
     # --- Producers
 
@@ -247,7 +281,7 @@ class History:
         self.published_messages += 1
         assert payload not in self._sent, "payloads must be unique"
         sent = self._sent[payload] = _Sent(producer, run, number, topic, zlib.crc32(payload), key, self._clock())
-        sent.sent_after_losses = self.power_losses(topic)
+        sent.sent_after_losses = self._all_losses
         sent.due_s = due_s
         sent.life = self._lives[self._homes.get(topic, "")]
 
@@ -256,6 +290,8 @@ class History:
         self.events += 1
         self.acknowledged_messages += 1
         sent = self._sent[payload]
+        if topic in self._topics and sent.published_s > self._topics[topic].gone_at:
+            self.violation(f"C3: {_name(payload)} was acknowledged in {topic}, whose disk had been lost before")
         if offset < 0:
             sent.stored_topic = topic  # stored, at an unknown offset
             return
@@ -273,16 +309,31 @@ class History:
         for topic in topics:
             self._rules[topic, subscription] = rules
 
+    def opening(self) -> int:
+        """Record that a consumer is about to be opened; return the number of this event, for :meth:`session`."""
+        self.events += 1
+        return self.events
+
     def session(
-        self, subscription: str, kind: SubscriptionType, topics: Iterable[str], *, filters: Sequence[str] = ()
+        self,
+        subscription: str,
+        kind: SubscriptionType,
+        topics: Iterable[str],
+        *,
+        filters: Sequence[str] = (),
+        began: int | None = None,
     ) -> Session:
-        """Record that a consumer was opened."""
+        """Record that a consumer was opened.
+
+        ``began``: result of :meth:`opening` before it; None: no time has passed since. A consumer of several partitions
+        is open when all of them serve it, and the first may have sent messages before others have acknowledged them.
+        """
         self.events += 1
         self._sessions += 1
         for topic in topics:
             if (topic, subscription) not in self._places:
                 self._begin(topic, subscription, self._rules.get((topic, subscription), SubscriptionRules(kind)))
-        return Session(subscription, self._sessions, self.events, tuple(filters))
+        return Session(subscription, self._sessions, self.events if began is None else began, tuple(filters))
 
     def _begin(self, topic: str, subscription: str, rules: SubscriptionRules) -> Place:
         place = self._places[topic, subscription] = Place(rules, topic, subscription)
@@ -564,9 +615,9 @@ class History:
                 topic.losses.kept(offset, sent.acked_after_losses)
             elif payload in homes:
                 self.violation(f"P2: {_name(payload)} was acknowledged @{offset} of {name} and is at {homes[payload]}")
-            elif topic.durability is Durability.OS and sent.sent_after_losses < self.power_losses(name):
+            elif topic.durability is Durability.OS and self._losses_before(name, sent) < self.power_losses(name):
                 # An acknowledgement may have been in flight for long: only the time of sending counts.
-                topic.losses.lost(offset, sent.sent_after_losses)
+                topic.losses.lost(offset, self._losses_before(name, sent))
             elif offset >= topic.start:
                 self.violation(f"P1: {_name(payload)} was acknowledged @{offset} of {name} and is not there")
         for name, topic in self._topics.items():
@@ -588,7 +639,7 @@ class History:
             for each, (place, _) in homes.items()
             if place == name and (other := self._sent.get(each)) is not None and other.producer == sent.producer
         ]
-        mine, losses = (sent.run, sent.number), sent.sent_after_losses
+        mine, losses = (sent.run, sent.number), self._losses_before(name, sent)
         if topic.durability is Durability.OS and losses < self.power_losses(name):
             found = any((each.run, each.number) > mine and 0 <= each.acked_after_losses <= losses for each in siblings)
             what = "and is gone, though it was not in a lost tail"

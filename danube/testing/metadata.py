@@ -599,8 +599,8 @@ class FaultyMetadataStore(MetadataStore):
     the caller cannot tell them apart. A change is held back with probability ``hold``: that raises UnavailableError,
     too, and the change stays on its way until :meth:`arrive`. A step of a watch fails with probability ``break_watch``;
     the watch can be iterated again and has lost nothing. All faults are drawn from ``random``, so a seed reproduces a
-    run, and may be changed at any time. ``faults`` counts injected faults by these names. Opens and closes the wrapped
-    store.
+    run, and may be changed at any time. ``faults`` counts injected faults by these names. Calls that are refused, and
+    watches, raise ``error`` instead of UnavailableError. Opens and closes the wrapped store.
     """
 
     def __init__(
@@ -622,6 +622,7 @@ class FaultyMetadataStore(MetadataStore):
         self.lose_answer = lose_answer
         self.hold = hold
         self.break_watch = break_watch
+        self.error: type[DanubeError] = UnavailableError
         self.faults: Counter[str] = Counter()
 
     @property
@@ -661,7 +662,7 @@ class FaultyMetadataStore(MetadataStore):
         await self._delay()
         if self._random.random() < self.refuse:
             self.faults["refuse"] += 1
-            raise UnavailableError(f"metadata {what}: injected fault; try again")
+            raise self.error(f"metadata {what}: injected fault; try again")
         result = await call()
         await self._delay()
         if self._random.random() < self.lose_answer:
@@ -749,5 +750,5 @@ class _FaultyWatch(Watch):
         await self._faults._delay()
         if self._random.random() < self._faults.break_watch:
             self._faults.faults["break_watch"] += 1
-            raise UnavailableError("metadata watch: injected fault; watch again from the last revision seen")
+            raise self._faults.error("metadata watch: injected fault; watch again from the last revision seen")
         return await self._watch.__anext__()

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from danube.wire._message import Message
-from danube.wire.client import Channel, ClientStream, Connect, connect_channel
+from danube.wire.client import Channel, ClientStream, Connect, connect_channel, connection_problem
 from danube.wire.codec import DEFAULT_CODECS, MSGPACK, Codec, MsgpackCodec
 from danube.wire.connection import ERROR_TRAILER, GrpcConnection
 from danube.wire.server import Server, serve
@@ -36,5 +36,6 @@ __all__ = [
     "UnaryHandler",
     "UnaryStart",
     "connect_channel",
+    "connection_problem",
     "serve",
 ]

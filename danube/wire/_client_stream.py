@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from danube.loop import Waker
 from danube.model.errors import CallCancelledError, DanubeError, DeadlineExceededError
 from danube.wire._message import Message
-from danube.wire._waker import EventWaker, Waker, new_waker
+from danube.wire._waker import EventWaker, new_waker
 
 if TYPE_CHECKING:
     from danube.wire.client import Channel
@@ -77,6 +78,17 @@ class ClientStream:
         if not channel.protocol.send_message(self.stream_id, data):
             return False
         channel.wake_writer()
+        return True
+
+    def send_at_once(self, data: bytes | tuple[bytes, ...]) -> bool:
+        """Send one encoded message like :meth:`send_nowait`, but in this turn of the loop, if the socket accepts it.
+
+        For a single message that is waited for; several are cheaper together.
+        """
+        channel = self._channel
+        if not channel.protocol.send_message(self.stream_id, data):
+            return False
+        channel.flush()
         return True
 
     async def send(self, data: bytes | tuple[bytes, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from danube.model.tls import PeerCertificate
 from danube.wire.codec import Codec
 
 __all__ = ["Context"]
@@ -10,7 +11,17 @@ __all__ = ["Context"]
 class Context:
     """Origin of a call, and the deadline of its caller."""
 
-    __slots__ = ("authority", "codec", "connection_id", "deadline", "metadata", "path", "peer")
+    __slots__ = (
+        "authority",
+        "codec",
+        "connection_id",
+        "deadline",
+        "metadata",
+        "path",
+        "peer",
+        "peer_certificate",
+        "secure",
+    )
 
     def __init__(
         self,
@@ -21,6 +32,9 @@ class Context:
         deadline: float,
         codec: Codec,
         authority: str = "",
+        *,
+        secure: bool = False,
+        peer_certificate: PeerCertificate | None = None,
     ) -> None:
         self.path = path
         self.peer = peer
@@ -34,3 +48,7 @@ class Context:
         self.codec = codec
         self.authority = authority
         """The host and port of the request (``:authority``); empty if not given. Not verified."""
+        self.secure = secure
+        """Whether the connection uses TLS."""
+        self.peer_certificate = peer_certificate
+        """The verified certificate of the peer; None without one."""

@@ -40,7 +40,7 @@ MAX_DETAILS_BYTES = 1024
 """Maximum size of the details of an error, encoded."""
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
+_UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]|\A\x20|\x20\Z")
 _HTTP_STATUS = {
     400: Status.INTERNAL,
     401: Status.UNAUTHENTICATED,
@@ -74,6 +74,8 @@ def format_timeout(seconds: float) -> str:
 
 def encode_message(text: str) -> str:
     """Percent-encode a ``grpc-message``: everything but printable ASCII, and the percent sign itself.
+
+    So are spaces at both ends: HTTP/2 allows none there (RFC 9113 section 8.2.1), and peers reset the stream.
 
     Text longer than :data:`MAX_MESSAGE_BYTES` is truncated: a peer limits the size of headers, and the text may
     originate from the peer.

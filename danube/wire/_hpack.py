@@ -17,6 +17,7 @@ Text is its length, as an integer with a prefix of seven bits, and its bytes, no
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +26,9 @@ from hpack import Decoder
 __all__ = ["MAX_REPEATS", "MAX_REPEAT_BYTES", "Repeats", "literals"]
 
 T = TypeVar("T")
+
+# At level DEBUG the library logs every header, so that the log of a broker would contain the tokens of its clients.
+logging.getLogger("hpack").setLevel(logging.INFO)
 
 MAX_REPEATS = 16
 """Header blocks remembered for one connection."""

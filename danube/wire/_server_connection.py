@@ -2,9 +2,9 @@
 
 A connection has one task, and one more for each streaming call; unary calls served by plain functions have none.
 Received data becomes events, which are passed to streams. The server's poller reads real sockets
-(:mod:`danube.wire._poller`), the connection's task everything else. Queued data is written once in each turn of the
-loop: the server's flusher task calls :meth:`ServerConnection.flush` for each connection with queued data. A separate
-task is started only for a peer that reads slowly.
+(:mod:`danube.loop.poller`), the connection's task everything else. Queued data is written at the end of the poller's
+round, or in the next turn of the loop: the server calls :meth:`ServerConnection.flush` once for each connection with
+queued data. A separate task is started only for a peer that reads slowly.
 There are no timers here; the server's :meth:`ServerConnection.check` checks all connections at once.
 """
 
@@ -19,6 +19,7 @@ import trio
 
 from danube.model.errors import (
     BrokerDrainingError,
+    CallRefusedError,
     ConnectionLostError,
     DanubeError,
     DeadlineExceededError,
@@ -38,15 +39,17 @@ from danube.wire._events import (
     StreamReset,
 )
 from danube.wire._message import Message
+from danube.wire._patience import Patience
 from danube.wire._server_stream import CallStream
-from danube.wire._transport import SocketTransport, transport_of
+from danube.wire._transport import PolledTransport, Transport
 from danube.wire._unary_call import UnaryCall
 from danube.wire.codec import MSGPACK, choose_codec
 from danube.wire.connection import GrpcConnection
 from danube.wire.service import Method
 
 if TYPE_CHECKING:
-    from danube.wire._poller import Poller
+    from danube.loop import Poller
+    from danube.model.tls import PeerCertificate
     from danube.wire.server import Server
 
 __all__ = ["MAX_READ_BYTES", "WRITE_PIECE_BYTES", "ServerConnection"]
@@ -61,14 +64,22 @@ WRITE_PIECE_BYTES = 256 * 1024
 """A large write is split into pieces of this size, so that progress of a slow reader is noticed."""
 HARD_FACTOR = 4
 """A connection with this many times ``max_send_buffer_bytes_per_connection`` queued is closed at once."""
-CLOSING_TIMEOUT_S = 1.0
-"""Time limit for writing the last data of a connection that has ended."""
 
 log = logging.getLogger("danube.wire")
 
 
 class ServerConnection:
-    """The I/O shell of one connection. Created and driven by :class:`danube.wire.server.Server`."""
+    """The I/O shell of one connection. Created and driven by :class:`danube.wire.server.Server`.
+
+    Args:
+        server: its server.
+        transport: of its bytes; the connection owns it.
+        connection_id: unique among the connections of the server.
+        peer: address of the peer, for logs.
+        received: bytes that were read already.
+        secure: whether the transport is TLS.
+        peer_certificate: the verified certificate of the peer, if it has presented one.
+    """
 
     __slots__ = (
         "_backlog",
@@ -77,37 +88,50 @@ class ServerConnection:
         "_closing",
         "_counted",
         "_flushing",
-        "_framed",
-        "_full_since",
-        "_header_block_began",
-        "_keepalive_sent",
-        "_last_read",
         "_nursery",
-        "_opened",
+        "_patience",
         "_read_size",
+        "_received",
         "_streams",
         "_transport",
         "_waiters",
-        "_write_began",
         "connection_id",
         "foreign",
+        "lasting",
         "limits",
         "peer",
+        "peer_certificate",
         "protocol",
+        "secure",
         "server",
     )
 
-    def __init__(self, server: Server, stream: trio.abc.Stream, connection_id: int, peer: str) -> None:
+    def __init__(
+        self,
+        server: Server,
+        transport: Transport,
+        connection_id: int,
+        peer: str,
+        *,
+        received: bytes = b"",
+        secure: bool = False,
+        peer_certificate: PeerCertificate | None = None,
+    ) -> None:
         self.server = server
         self.limits = server.limits
         self.connection_id = connection_id
         self.foreign = False
         """Whether the peer is not one of Danube's own clients, judging by its calls. Such peers get more time when the
         broker drains."""
+        self.lasting = False
+        """Whether a method that outlives a drain was called."""
         self.peer = peer
+        self.secure = secure
+        self.peer_certificate = peer_certificate
+        self._received = received
         now = trio.current_time()
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
-        self._transport = transport_of(stream)
+        self._transport = transport
         self._streams: dict[int, CallStream] = {}
         self._calls: dict[int, UnaryCall] = {}
         self._nursery: trio.Nursery | None = None
@@ -116,16 +140,11 @@ class ServerConnection:
         """Streams that wait for room, with the number of queued bytes that they wait for, in order of arrival."""
         self._counted = 0
         """The number of queued bytes that are included in the server's count."""
-        self._framed = 0
-        self._full_since = math.inf
         self._flushing = False
         self._closing = False
         self._closed = False
-        self._opened = self._last_read = now
+        self._patience = Patience(server.limits, now)
         self._read_size = MIN_READ_BYTES
-        self._keepalive_sent = math.inf
-        self._write_began = math.inf
-        self._header_block_began = math.inf
 
     def __repr__(self) -> str:
         return f"<ServerConnection {self.connection_id} {self.peer} streams={len(self._streams) + len(self._calls)}>"
@@ -161,7 +180,10 @@ class ServerConnection:
 
     async def _read(self) -> None:
         poller, transport = self.server.poller, self._transport
-        if poller is not None and isinstance(transport, SocketTransport):
+        received, self._received = self._received, b""
+        if received and not self._take(received):
+            return
+        if poller.polls and isinstance(transport, PolledTransport):
             await self._read_by_poller(poller, transport)
             return
         receive = transport.receive
@@ -173,15 +195,17 @@ class ServerConnection:
             if not data or not self._take(data):
                 return
 
-    async def _read_by_poller(self, poller: Poller, transport: SocketTransport) -> None:
+    async def _read_by_poller(self, poller: Poller, transport: PolledTransport) -> None:
         """Let the server's poller read, until the end of the data."""
+        if transport.is_over:
+            return
         fd, over = transport.fd, trio.Event()
         failure: list[Exception] = []
 
         def on_readable() -> None:
             try:
                 data = transport.receive_now(self._read_size)
-                if data is None or (data and self._take(data)):
+                if data is None or (data and self._take(data) and not transport.is_over):
                     return
             except ConnectionLostError:
                 pass  # treated like the end of the data
@@ -208,7 +232,8 @@ class ServerConnection:
                 self._read_size = size * 4
         elif length * 16 < size and size > MIN_READ_BYTES:
             self._read_size = size // 4
-        now = self._last_read = trio.current_time()
+        now = self._patience.last_read = trio.current_time()
+        self.server.received_bytes += length
         for event in protocol.receive(data, now):
             handler = _DISPATCH.get(type(event))
             if handler is not None:
@@ -221,7 +246,7 @@ class ServerConnection:
         return False
 
     def wake_writer(self) -> None:
-        """Schedule queued data to be sent in the next turn of the loop."""
+        """Schedule queued data to be sent at the end of the poller's round, or in the next turn of the loop."""
         if not self._flushing:
             self._flushing = True
             self.server.flush_soon(self)
@@ -238,9 +263,10 @@ class ServerConnection:
             except ConnectionLostError:
                 self._nursery.cancel_scope.cancel()
                 return
+            self.server.sent_bytes += len(data)  # what the transport has not accepted follows soon
             if sent < len(data):
                 self._backlog = memoryview(data)[sent:]
-                self._write_began = trio.current_time()
+                self._patience.write_began = trio.current_time()
                 self._nursery.start_soon(self._write_backlog)
         if self._waiters:
             self._check_room()
@@ -258,17 +284,18 @@ class ServerConnection:
         try:
             while data:
                 while data:
-                    self._write_began = trio.current_time()
+                    self._patience.write_began = trio.current_time()
                     await self._transport.send(data[:WRITE_PIECE_BYTES])
                     self._backlog = data = data[WRITE_PIECE_BYTES:]
                 self._check_room()
                 self._backlog = data = memoryview(self.protocol.data_to_send(WRITE_BYTES))
+                self.server.sent_bytes += len(data)
                 self._count(self.waiting_bytes)
         except ConnectionLostError:
             self._nursery.cancel_scope.cancel()
             return
         self._backlog = None
-        self._write_began = math.inf
+        self._patience.write_began = math.inf
         if self._closing:
             self._nursery.cancel_scope.cancel()
 
@@ -339,54 +366,37 @@ class ServerConnection:
         """Disconnect a peer whose queued bytes exceed the limit and that has accepted none for ``write_timeout_s``."""
         waiting = self.waiting_bytes
         self._count(waiting)
-        framed = self.protocol.framed_bytes
-        moved, self._framed = framed != self._framed, framed
-        if moved:
-            self._full_since = math.inf
+        if self._patience.moves(self.protocol.framed_bytes):
             return
         for stream in list(self._waiters):
             stream.stalled()
-        if not self.full():
-            self._full_since = math.inf
-        elif self._full_since == math.inf:
-            self._full_since = now
-        elif now - self._full_since > self.limits.write_timeout_s:
+        if self._patience.is_stuck(now, full=self.full()):
             self.cut_off(f"and it accepted none for {self.limits.write_timeout_s} s (write_timeout_s)")
 
     def close_when_written(self) -> None:
         """Close when all queued data is written; a peer that does not read gets a short time."""
         self._closing = True
-        self._write_began = trio.current_time()
+        self._patience.write_began = trio.current_time()
         self.wake_writer()
 
     def check(self, now: float) -> None:
         """Enforce every timeout of the connection; the server calls this about once a second."""
-        limits = self.limits
         if self._counted or self._waiters:
             self._check_progress(now)
         for call in [call for call in self._calls.values() if call.deadline <= now]:
             call.expire()
-        if now - self._write_began > (CLOSING_TIMEOUT_S if self._closing else limits.write_timeout_s):
-            self._cut(f"it accepted no bytes for {limits.write_timeout_s} s (write_timeout_s)")
-        elif not self.protocol.established:
-            if now - self._opened > limits.handshake_timeout_s:
-                self._cut(f"no HTTP/2 preface within {limits.handshake_timeout_s} s (handshake_timeout_s)")
-        elif self.protocol.in_header_block:
-            self._header_block_began = min(self._header_block_began, now)
-            if now - self._header_block_began > limits.headers_timeout_s:
-                self._cut(f"headers not complete within {limits.headers_timeout_s} s (headers_timeout_s)")
-        elif now - self._last_read > limits.keepalive_idle_s:
-            if self._keepalive_sent <= self._last_read or self._keepalive_sent == math.inf:
-                self._keepalive_sent = now
-                self.protocol.ping(b"keepaliv")
-                self.wake_writer()
-            elif now - self._keepalive_sent > limits.keepalive_timeout_s:
-                self._cut(f"no answer to a PING within {limits.keepalive_timeout_s} s (keepalive_timeout_s)")
-        if not self.protocol.in_header_block:
-            self._header_block_began = math.inf
+        patience, established, in_block = self._patience, self.protocol.established, self.protocol.in_header_block
+        why = patience.lost(now, closing=self._closing, established=established, in_header_block=in_block)
+        if why is not None:
+            self._cut(why)
+        elif patience.pings(now, established=established, in_header_block=in_block):
+            self.protocol.ping(b"keepaliv")
+            self.wake_writer()
 
     def _cut(self, reason: str) -> None:
-        log.info("connection %d of %s is cut: %s", self.connection_id, self.peer, reason)
+        """Cancel the connection and log why, once: its handlers may take a while to end."""
+        if self._nursery is None or not self._nursery.cancel_scope.cancel_called:
+            log.info("connection %d of %s is cut: %s", self.connection_id, self.peer, reason)
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
@@ -432,6 +442,9 @@ class ServerConnection:
                 self.foreign = True
                 if self.server.draining.is_set():
                     raise BrokerDrainingError("the broker is shutting down; reconnect")
+            refusal = self.server.refusal
+            if refusal is not None and (method is None or not method.early):
+                raise CallRefusedError(refusal)
             if method is None:
                 raise UnimplementedError(f"method {event.path} does not exist on this port")
         except DanubeError as exc:
@@ -441,11 +454,21 @@ class ServerConnection:
             )
             self.protocol.finish(stream_id)
             return
-        deadline = math.inf if event.timeout_s is None else self._last_read + event.timeout_s
+        deadline = math.inf if event.timeout_s is None else self._patience.last_read + event.timeout_s
         if method.start is not None:
             self._calls[stream_id] = UnaryCall(self, event, method, codec, deadline)
             return
-        context = Context(event.path, self.peer, self.connection_id, event.metadata, deadline, codec, event.authority)
+        context = Context(
+            event.path,
+            self.peer,
+            self.connection_id,
+            event.metadata,
+            deadline,
+            codec,
+            event.authority,
+            secure=self.secure,
+            peer_certificate=self.peer_certificate,
+        )
         stream = CallStream(self, stream_id, context)
         self._streams[stream_id] = stream
         self._nursery.start_soon(self._serve, stream, method, event.content_type)
@@ -466,7 +489,7 @@ class ServerConnection:
             return
         call = self._calls.get(event.stream_id)
         if call is not None:
-            call.deliver_end(self._last_read)
+            call.deliver_end(self._patience.last_read)
 
     def _on_reset(self, event: StreamReset) -> None:
         stream = self._streams.get(event.stream_id) or self._calls.get(event.stream_id)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
+from danube.loop import Waker
 from danube.model.errors import CallCancelledError, DanubeError, InternalError, to_wire
 from danube.wire._context import Context
 from danube.wire._message import Message
-from danube.wire._waker import Waker
 
 if TYPE_CHECKING:
     from danube.wire._server_connection import ServerConnection
@@ -70,6 +70,14 @@ class CallStream:
                 return None
             await self._arrived.wait()
         return self._inbox.popleft()
+
+    async def peek(self) -> Message | None:
+        """Return the next message, or None after the last, and leave it to be received. Waits if none has arrived."""
+        while not self._inbox:
+            if self.ended:
+                return None
+            await self._arrived.wait()
+        return self._inbox[0]
 
     def receive_nowait(self) -> list[Message]:
         """Return all messages that have arrived and were not received yet, possibly none."""
@@ -210,10 +218,15 @@ class CallStream:
         if self._on_room is not None:
             self._on_room[1]()
 
+    def outlast(self) -> None:
+        """Let the connection outlive a drain: it ends when the server is cancelled."""
+        self.connection.lasting = True
+
     def abandon(self, failure: DanubeError | None) -> None:
         """Connection: cancel the handler, and send ``failure`` to the caller; None if the caller is gone."""
         if failure is None:
             self.gone = True
         elif self.failure is None:
             self.failure = failure
+        self._sink = None  # a handler that settles what is in flight takes nothing more
         self.scope.cancel()

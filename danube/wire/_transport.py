@@ -2,9 +2,9 @@
 
 Trio's SocketStream makes a system call and a checkpoint, and may wait, for each operation: three passes through the
 scheduler for an answer of 100 bytes. A :class:`SocketTransport` reads when the socket is readable, and writes without
-waiting as long as the kernel accepts the bytes. That halves the cost of a small message. TLS, simulated networks,
-memory streams and asyncio have no such socket and are used as streams, unless a stream has a method ``as_transport``
-that returns a better :class:`Transport`.
+waiting as long as the kernel accepts the bytes. That halves the cost of a small message. Simulated networks, memory
+streams and asyncio have no such socket and are used as streams, unless a stream has a method ``as_transport`` that
+returns a better :class:`Transport`. TLS is a transport over one of these (:mod:`danube.wire._tls_transport`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import anyio
@@ -20,7 +21,7 @@ import trio
 
 from danube.model.errors import ConnectionLostError
 
-__all__ = ["AnyioTransport", "SocketTransport", "StreamTransport", "Transport", "transport_of"]
+__all__ = ["AnyioTransport", "PolledTransport", "SocketTransport", "StreamTransport", "Transport", "transport_of"]
 
 
 class Transport(Protocol):
@@ -29,12 +30,54 @@ class Transport(Protocol):
     async def receive(self, max_bytes: int) -> bytes:
         """Return the next bytes; empty at the end."""
 
-    def send_now(self, data: bytes) -> int:
-        """Send as much as possible without waiting; return the number of bytes."""
+    def send_now(self, data: bytes | memoryview) -> int:
+        """Send as much as possible without waiting; return the number of bytes.
+
+        If that is fewer than all, the next call, of this method or of :meth:`send`, begins with the byte that follows.
+        """
 
     async def send(self, data: memoryview) -> None:
         """Send all of ``data``."""
 
+    async def close(self) -> None:
+        """Close at once."""
+
+
+class PolledTransport(ABC):
+    """A :class:`Transport` over a descriptor, which a poller can read without waiting."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def fd(self) -> int:
+        """The descriptor."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the end of the data was received together with its last bytes, so that nothing tells of it."""
+        return False
+
+    @abstractmethod
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """Return the next bytes, empty at the end; None if there are none now.
+
+        After it everything that can be returned without reading the descriptor was returned.
+        """
+
+    @abstractmethod
+    async def receive(self, max_bytes: int) -> bytes:
+        """Return the next bytes; empty at the end."""
+
+    @abstractmethod
+    def send_now(self, data: bytes | memoryview) -> int:
+        """See :meth:`Transport.send_now`."""
+
+    @abstractmethod
+    async def send(self, data: memoryview) -> None:
+        """Send all of ``data``."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Close at once."""
 
@@ -54,7 +97,7 @@ class StreamTransport:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             raise _lost(exc) from exc
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         """Send nothing: a stream can only be awaited."""
         return 0
 
@@ -70,7 +113,7 @@ class StreamTransport:
         await trio.aclose_forcefully(self._stream)
 
 
-class SocketTransport:
+class SocketTransport(PolledTransport):
     """A transport over a non-blocking socket of the operating system, which it owns."""
 
     __slots__ = ("_socket",)
@@ -103,7 +146,7 @@ class SocketTransport:
             except (OSError, trio.ClosedResourceError) as exc:
                 raise _lost(exc) from exc
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         """Send as much as the kernel accepts at once."""
         try:
             return self._socket.send(data)
@@ -147,7 +190,7 @@ class AnyioTransport:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:
             raise _lost(exc) from exc
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         """Send nothing: a stream can only be awaited."""
         return 0
 

@@ -24,6 +24,7 @@ from danube.model.errors import (
 from danube.wire._context import Context
 
 if TYPE_CHECKING:
+    from danube.model.tls import PeerCertificate
     from danube.wire._events import RequestReceived
     from danube.wire.codec import Codec
     from danube.wire.connection import GrpcConnection
@@ -40,6 +41,8 @@ class Answering(Protocol):
     protocol: GrpcConnection
     connection_id: int
     peer: str
+    secure: bool
+    peer_certificate: PeerCertificate | None
 
     def broken(self, what: str, /) -> None:
         """Log the current exception, and end the connection."""
@@ -109,6 +112,8 @@ class UnaryCall:
                 self.deadline,
                 self._codec,
                 request.authority,
+                secure=connection.secure,
+                peer_certificate=connection.peer_certificate,
             )
         return context
 
@@ -124,7 +129,7 @@ class UnaryCall:
             return
         try:
             data = self._codec.encode(value)
-        except Exception as error:  # noqa: BLE001 - a bug in one call costs that call, not who answers others beside it
+        except Exception as error:  # noqa: BLE001 - a bug in one call must not end those that are answered together with it
             self.fail(error)
             return
         request = self._request

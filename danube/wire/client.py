@@ -8,9 +8,10 @@ connection breaks, every call fails with ConnectionLostError, and the owner of t
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
@@ -41,7 +42,10 @@ from danube.wire._waker import new_waker
 from danube.wire.codec import MSGPACK, Codec
 from danube.wire.connection import GrpcConnection
 
-__all__ = ["Channel", "ClientStream", "Connect", "connect_channel"]
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["Authorize", "Channel", "ClientStream", "ClientTls", "Connect", "connect_channel", "connection_problem"]
 
 T = TypeVar("T")
 
@@ -53,16 +57,33 @@ LAST_STREAM_ID = 2**31 - 1 - 2 * 1024 * 1024
 """Stream id at which a connection is retired, after about 2^30 calls; a million ids are left for calls already
 begun."""
 _REFUSED_STREAM = 7
+_INADEQUATE_SECURITY = 12
 
 Connect = Callable[[], Awaitable[anyio.abc.ByteStream]]
 """Opens the byte stream of a channel. Tests and simulations pass their own."""
 
 
+class ClientTls(Protocol):
+    """TLS of a client: see :class:`danube.wire.tls.ClientFiles`."""
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a new connection uses."""
+        ...
+
+
+Authorize: TypeAlias = Callable[[], str]
+"""Returns the header ``authorization`` for one call or stream. It must not block; a DanubeError that it raises is the
+error of the call."""
+
+
 class Channel:
     """One connection to a broker. Created by :func:`connect_channel`."""
 
-    def __init__(self, transport: Transport, authority: str, limits: Limits, codec: Codec) -> None:
+    def __init__(
+        self, transport: Transport, authority: str, limits: Limits, codec: Codec, authorize: Authorize | None = None
+    ) -> None:
         self.limits = limits
+        self._authorize = authorize
         self.codec = codec
         self.protocol = GrpcConnection("client", limits, now=anyio.current_time())
         self._authority = authority
@@ -71,6 +92,8 @@ class Channel:
         self._streams: dict[int, ClientStream] = {}
         self._writable = new_waker()
         self._flushing = False
+        self._unsent: bytes | memoryview = b""
+        """What the transport did not accept at once; the writer sends it before all else."""
         self._established = anyio.Event()
         self._closed = anyio.Event()
         self._retired = anyio.Event()
@@ -165,6 +188,8 @@ class Channel:
         if self._error is not None:
             raise from_wire(*to_wire(self._error))
         limit = max_message_bytes if max_message_bytes is not None else self.limits.max_batch_bytes + 64 * 1024
+        if self._authorize is not None:
+            metadata = {"authorization": self._authorize(), **(metadata or {})}
         stream_id = self.protocol.send_request_headers(
             path,
             authority=self._authority,
@@ -196,6 +221,11 @@ class Channel:
     def retired(self) -> bool:
         """Whether new calls should use another connection: this one is closed, draining, or out of stream ids."""
         return self._retired.is_set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is open."""
+        return bool(self._streams)
 
     async def wait_retired(self) -> None:
         """Wait until :attr:`retired`."""
@@ -235,6 +265,26 @@ class Channel:
         if not self._flushing:
             self._flushing = True
             self._writable.wake()
+
+    def flush(self) -> None:
+        """Send queued data now, as far as the transport accepts it without waiting; the writer sends the rest."""
+        if self._unsent or self._write_began != math.inf or self.closed:
+            return  # the writer has data in hand
+        try:
+            data = self.protocol.data_to_send()
+            sent = self._transport.send_now(data) if data else 0
+        except ConnectionLostError as exc:
+            self._lose(exc.message)
+            return
+        self._unsent = memoryview(data)[sent:]
+        self._check_room()
+        if self._unsent or self.protocol.wants_write:
+            self.wake_writer()
+
+    def _check_room(self) -> None:
+        for stream in list(self._streams.values()):
+            if stream.waits_for_room:
+                stream.check_room()
 
     def forget(self, stream: ClientStream) -> None:
         """Stream: the call is over."""
@@ -296,7 +346,8 @@ class Channel:
         transport = self._transport
         try:
             while True:
-                while data := protocol.data_to_send():
+                while data := self._unsent or protocol.data_to_send():
+                    self._unsent = b""
                     sent = transport.send_now(data)
                     if sent < len(data):
                         view = memoryview(data)
@@ -304,9 +355,7 @@ class Channel:
                             self._write_began = anyio.current_time()
                             await transport.send(view[start : start + WRITE_PIECE_BYTES])
                         self._write_began = math.inf
-                    for stream in list(self._streams.values()):
-                        if stream.waits_for_room:
-                            stream.check_room()
+                    self._check_room()
                 self._flushing = False
                 if self.closed:
                     return
@@ -370,6 +419,9 @@ class Channel:
             stream.deliver_outcome(event.error)
 
     def _on_goaway(self, event: GoAwayReceived) -> None:
+        if event.code == _INADEQUATE_SECURITY:
+            self._lose(event.message or "the broker demands TLS")
+            return
         self._goaway = event.message or f"GOAWAY with code {event.code}"
         self._retired.set()
 
@@ -383,6 +435,37 @@ _DISPATCH: dict[type[Event], Callable[[Channel, Any], None]] = {
 }
 
 
+_QUESTION: Final = "; is a broker running there?"
+
+
+def _question(error: OSError) -> str:
+    return "" if type(error).__module__ == "ssl" else _QUESTION
+
+
+def _why(error: BaseException) -> str:
+    """Return what the system says about a connection that failed, in one clause."""
+    if type(error).__module__ == "ssl":
+        from danube.wire.tls import tls_problem
+
+        return tls_problem(error)  # type: ignore[arg-type]
+    if isinstance(error, OSError) and error.errno is not None:
+        # The numbers of other modules' errors are their own: 1 is SSL's for a failed handshake.
+        is_of_system = type(error).__module__ == "builtins" and error.errno > 0
+        text = os.strerror(error.errno) if is_of_system else error.strerror
+        return text[:1].lower() + text[1:] if text else str(error)
+    if isinstance(error, BaseExceptionGroup):
+        return _why(error.exceptions[0])
+    return _why(error.__cause__) if error.__cause__ is not None else str(error)
+
+
+def connection_problem(error: DanubeError, authority: str) -> str:
+    """Return the reason in an error of :func:`connect_channel`, for a message that names the address itself.
+
+    Any other error is returned as its message.
+    """
+    return error.message.removesuffix(_QUESTION).removeprefix(f"no connection to {authority}").removeprefix(":").strip()
+
+
 @asynccontextmanager
 async def connect_channel(
     host: str,
@@ -392,12 +475,25 @@ async def connect_channel(
     connect: Connect | None = None,
     codec: Codec = MSGPACK,
     connect_timeout_s: float | None = None,
+    tls: ssl.SSLContext | None = None,
+    authorize: Authorize | None = None,
 ) -> AsyncGenerator[Channel, None]:
     """Connect to a broker, and close the connection at the end of the block.
 
-    ``connect`` opens the byte stream instead of TCP to ``host`` and ``port``, which then only name the broker. Raises
-    ConnectionLostError if there is no broker within ``connect_timeout_s`` seconds (default: the limit
-    ``handshake_timeout_s``). A later loss of the connection does not affect the block; the calls in it fail.
+    Args:
+        host, port: of the broker.
+        limits: of this side.
+        connect: opens the byte stream instead of TCP to ``host`` and ``port``, which then only name the broker.
+        codec: of messages.
+        connect_timeout_s: for the connection, TLS included, and as much for HTTP/2 (default: the limit
+            ``handshake_timeout_s``).
+        tls: verifies that the broker's certificate names ``host`` (:func:`danube.wire.tls.client_context`); None:
+            without TLS.
+        authorize: of all calls.
+
+    Raises:
+        ConnectionLostError: there is no broker, or it does not answer in time, or TLS failed; the message says what to
+            do. A later loss of the connection does not affect the block; the calls in it fail.
     """
     limits = limits or Limits()
     timeout_s = connect_timeout_s if connect_timeout_s is not None else limits.handshake_timeout_s
@@ -407,11 +503,17 @@ async def connect_channel(
     try:
         with anyio.CancelScope(deadline=deadline):
             transport = await _open(host, port, connect)
+            if tls is not None:
+                from danube.wire._tls_transport import secured
+
+                transport = await secured(transport, tls, host)
     except OSError as exc:
-        raise ConnectionLostError(f"no connection to {authority}: {exc}; is a broker running there?") from exc
+        raise ConnectionLostError(f"no connection to {authority}: {_why(exc)}{_question(exc)}") from exc
+    except ConnectionLostError as exc:
+        raise ConnectionLostError(f"no connection to {authority}: {exc.message}") from exc
     if transport is None:
-        raise ConnectionLostError(f"no connection to {authority} within {timeout_s} s; is a broker running there?")
-    channel = Channel(transport, authority, limits, codec)
+        raise ConnectionLostError(f"no connection to {authority} within {timeout_s} s{_QUESTION}")
+    channel = Channel(transport, authority, limits, codec, authorize)
     failure: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:

@@ -41,6 +41,10 @@ _HTTP1_ANSWER = (
 ) + _HTTP1_BODY
 
 
+_TLS_HELLO = re.compile(rb"\x16\x03[\x00-\x04]?")
+_TLS_REFUSAL = b"\x15\x03\x01\x00\x02\x02\x28"
+"""A TLS record: fatal alert, handshake_failure."""
+
 _DATA = FrameType.DATA
 _PADDED = FrameType.PADDED
 _END_STREAM = FrameType.END_STREAM
@@ -133,6 +137,14 @@ class GrpcConnection(RepeatedCalls):
             self._outgoing.raw(_HTTP1_ANSWER)
             self._terminated = ConnectionTerminated(
                 int(ErrorCodes.HTTP_1_1_REQUIRED), "the peer speaks HTTP/1; this port takes only HTTP/2"
+            )
+            self._events.append(self._terminated)
+            return -1
+        if _TLS_HELLO.match(data):
+            self._outgoing.take(0)
+            self._outgoing.raw(_TLS_REFUSAL)
+            self._terminated = ConnectionTerminated(
+                int(ErrorCodes.PROTOCOL_ERROR), "the peer speaks TLS, and this port does not; it should use danube://"
             )
             self._events.append(self._terminated)
             return -1

@@ -1,25 +1,28 @@
 """The Trio server: accepts connections on listeners, and calls handlers.
 
-One task accepts, one checks the timeouts of all connections, one reads and one writes for all of them. A handler's
-exception only ends its own call, with a status.
+One task accepts, one checks the timeouts of all connections, and a poller (:mod:`danube.loop.poller`) reads and writes
+for all of them. A handler's exception only ends its own call, with a status.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
+from danube.loop import Poller
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
-from danube.wire._poller import Poller, new_poller
 from danube.wire._server_connection import ServerConnection
-from danube.wire._waker import Waker
+from danube.wire._transport import transport_of
 from danube.wire.codec import DEFAULT_CODECS, Codec
 from danube.wire.service import Method, Service
+
+if TYPE_CHECKING:
+    from danube.wire._tls_door import TlsDoor
+    from danube.wire.tls import ServerTls
 
 __all__ = ["Server", "serve"]
 
@@ -33,19 +36,35 @@ log = logging.getLogger("danube.wire")
 
 
 class Server:
-    """Serves methods on listeners until it is cancelled or drained. Use :func:`serve`, or :meth:`run` yourself."""
+    """Serves methods on listeners until it is cancelled or drained. Use :func:`serve`, or :meth:`run` yourself.
+
+    Args:
+        services: its methods.
+        limits: of its connections and calls.
+        codecs: by content subtype.
+        refusal: why all calls are refused until :meth:`open`, with a CallRefusedError, except those of methods that are
+            :attr:`Method.early`. None: the server is open.
+        poller: reads its sockets; it must run before :meth:`run` and longer. None: the server runs one of its own.
+        tls: what it presents to its clients. None: it serves without TLS. It renews itself by
+            :meth:`~danube.wire.tls.ServerTls.watch`, which its owner runs.
+    """
 
     def __init__(
-        self, services: Iterable[Service], limits: Limits | None = None, *, codecs: Mapping[str, Codec] = DEFAULT_CODECS
+        self,
+        services: Iterable[Service],
+        limits: Limits | None = None,
+        *,
+        codecs: Mapping[str, Codec] = DEFAULT_CODECS,
+        refusal: str | None = None,
+        poller: Poller | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.codecs = codecs
         self.methods: dict[str, Method] = {}
-        for service in services:
-            for path, method in service.items():
-                if path != method.path or path in self.methods:
-                    raise ConfigurationError(f"method {method.path} is registered twice, or under the path {path}")
-                self.methods[path] = method
+        self.refusal = refusal
+        """Why calls are refused now; may be changed until the server is open."""
+        self._add(services)
         self.draining = trio.Event()
         """Set when :meth:`drain` begins, for handlers of long streams."""
         self.linger_s = LINGER_S
@@ -58,7 +77,6 @@ class Server:
         """Connections refused since the last check of timeouts."""
         self._changed = trio.Event()
         self._unflushed: list[ServerConnection] = []
-        self._flush_wanted = Waker()
         self.waiting_bytes = 0
         """Bytes queued for the peers of all connections, as last reported by each connection."""
         self.pressed = False
@@ -70,13 +88,34 @@ class Server:
         )
         self.least_crowded_bytes = self._crowded_bytes
         """A connection with fewer queued bytes is never crowded."""
-        self.poller: Poller | None = None
-        """Reads the sockets, while the server runs and if the system supports it."""
+        self.received_bytes = 0
+        """Bytes that arrived on all connections, those that have ended included."""
+        self.sent_bytes = 0
+        self.poller = poller or Poller()
+        """Reads the sockets, if the system supports it."""
+        self._owns_poller = poller is None
+        self._door: TlsDoor | None = None
+        if tls is not None:
+            from danube.wire._tls_door import TlsDoor
+
+            self._door = TlsDoor(tls, self.limits)
 
     @property
     def connections(self) -> int:
         """Open connections."""
         return len(self._connections)
+
+    def open(self, services: Iterable[Service]) -> None:
+        """Serve these methods, too, and no longer refuse any."""
+        self._add(services)
+        self.refusal = None
+
+    def _add(self, services: Iterable[Service]) -> None:
+        for service in services:
+            for path, method in service.items():
+                if path != method.path or path in self.methods:
+                    raise ConfigurationError(f"method {method.path} is registered twice, or under the path {path}")
+                self.methods[path] = method
 
     def message_limit(self, path: str) -> int:
         """Return the largest request message in bytes for a path."""
@@ -97,17 +136,12 @@ class Server:
         Raises:
             OutOfDescriptorsError: no file descriptor is left for polling sockets. The listeners remain open.
         """
-        try:
-            self.poller = poller = new_poller()
-        except OSError as error:
-            if is_out_of_descriptors(error):
-                raise out_of_descriptors("the server's poller", error) from error
-            raise
+        if self._owns_poller:
+            self.poller.open()
         async with trio.open_nursery() as connections, trio.open_nursery() as nursery:
+            if self._owns_poller:
+                nursery.start_soon(self.poller.run)
             nursery.start_soon(self._check_timeouts)
-            nursery.start_soon(self._flush)
-            if poller is not None:
-                nursery.start_soon(poller.run)
             nursery.start_soon(self._accept, listeners, connections)
             task_status.started(self)
             await self.draining.wait()
@@ -123,13 +157,36 @@ class Server:
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """Serve one connection on any byte stream, until it ends; :meth:`run` must run concurrently."""
-        if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
+        door = self._door
+        coming = 0 if door is None else door.waiting
+        if len(self._connections) + coming >= self.limits.max_connections or self.draining.is_set():
             self._refused += 1
             if self._refused == 1:
                 self._log_refused()  # the first refusal is logged at once, later ones once per second
             await trio.aclose_forcefully(stream)
             return
-        connection = ServerConnection(self, stream, self._next_connection_id, _peer_name(stream))
+        peer = _peer_name(stream)
+        transport = transport_of(stream)
+        if door is None:
+            connection = ServerConnection(self, transport, self._next_connection_id, peer)
+        else:
+            try:
+                admitted = await door.admit(transport, peer)
+            except Exception:
+                # As below: it must end one connection only.
+                log.exception("a connection of %s failed before it was admitted", peer)
+                return
+            if admitted is None:
+                return
+            connection = ServerConnection(
+                self,
+                admitted.transport,
+                self._next_connection_id,
+                peer,
+                received=admitted.received,
+                secure=admitted.secure,
+                peer_certificate=admitted.certificate,
+            )
         self._next_connection_id += 1
         self._connections[connection] = None
         try:
@@ -148,17 +205,15 @@ class Server:
 
     def flush_soon(self, connection: ServerConnection) -> None:
         """Connection: schedule a flush of its queued data."""
+        if not self._unflushed:
+            self.poller.soon(self._flush)
         self._unflushed.append(connection)
-        self._flush_wanted.wake()
 
-    async def _flush(self) -> None:
-        # One task for all connections: data queued in one turn of the loop costs one wake-up.
-        while True:
-            while self._unflushed:
-                connections, self._unflushed = self._unflushed, []
-                for connection in connections:
-                    connection.flush()
-            await self._flush_wanted.wait()
+    def _flush(self) -> None:
+        # Data queued in one round costs one system call for each connection.
+        connections, self._unflushed = self._unflushed, []
+        for connection in connections:
+            connection.flush()
 
     def waiting_changed(self, more_bytes: int) -> None:
         """Connection: the bytes queued for its peer have changed by this much."""
@@ -194,6 +249,8 @@ class Server:
                 self._refused -= 1  # the first refusal was logged before
                 self._log_refused()
             self._refused = 0
+            if self._door is not None:
+                self._door.look(now)
             for connection in list(self._connections):
                 connection.check(now)
 
@@ -220,35 +277,44 @@ class Server:
         permanent failure if it arrives together with the ends of their streams. So their streams end first. For
         :attr:`linger_s` seconds, or until they disconnect, new calls are answered with UNAVAILABLE; then they get
         GOAWAY, and the connection ends.
+
+        Connections that are to outlast it (:meth:`ServerStream.outlast`) stay as they are, until :meth:`run` is
+        cancelled.
         """
         self.draining.set()
         self._accepting.cancel()
-        for connection in self._connections:
+        if self._door is not None:
+            self._door.close()
+        for connection in self._leaving():
             if not connection.foreign:
                 connection.drain()
         with trio.move_on_after(grace_s):
-            while not all(connection.idle for connection in self._connections):
+            while not all(connection.idle for connection in self._leaving()):
                 await self._changed.wait()
-        for connection in self._connections:
+        for connection in self._leaving():
             connection.end_streams()
         leave_at = trio.current_time() + self.linger_s
         with trio.move_on_after(settle_s):
-            while any(connection.serves_calls for connection in self._connections):
+            while any(connection.serves_calls for connection in self._leaving()):
                 await self._changed.wait()
-        for connection in self._connections:
+        for connection in self._leaving():
             connection.drop_calls()
         # Handlers may shield work that must settle; the check of timeouts bounds the writing.
-        while not all(connection.idle for connection in self._connections):
+        while not all(connection.idle for connection in self._leaving()):
             await self._changed.wait()
         with trio.move_on_at(leave_at):
-            while any(connection.foreign for connection in self._connections):
+            while any(connection.foreign for connection in self._leaving()):
                 await self._changed.wait()
-        for connection in self._connections:
+        for connection in self._leaving():
             connection.drain()
             connection.close_when_written()
-        while self._connections:
+        while self._leaving():
             await self._changed.wait()
         self._notify()
+
+    def _leaving(self) -> list[ServerConnection]:
+        """Return the connections that end with a drain."""
+        return [connection for connection in self._connections if not connection.lasting]
 
 
 async def serve(
@@ -257,14 +323,15 @@ async def serve(
     limits: Limits | None = None,
     *,
     codecs: Mapping[str, Codec] = DEFAULT_CODECS,
+    tls: ServerTls | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve ``services`` on ``listeners`` until cancelled or drained.
+    """Serve ``services`` on ``listeners`` until cancelled or drained. ``tls`` as of :class:`Server`.
 
     ``server = await nursery.start(serve, ...)`` returns the :class:`Server`, whose :meth:`Server.drain` ends it
     gracefully.
     """
-    await Server(services, limits, codecs=codecs).run(listeners, task_status=task_status)
+    await Server(services, limits, codecs=codecs, tls=tls).run(listeners, task_status=task_status)
 
 
 def _peer_name(stream: trio.abc.Stream) -> str:

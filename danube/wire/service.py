@@ -66,6 +66,10 @@ class ServerStream(Protocol):
         """Decode a message with the call's codec; InvalidArgumentError if it is not a ``kind``."""
         ...
 
+    async def peek(self) -> Message | None:
+        """Return the next message, or None after the last, and leave it to be received. Waits if none has arrived."""
+        ...
+
     def divert(self, sink: Callable[[Message], bool]) -> None:
         """Pass messages to a plain function as they arrive, in the connection's own turn of the loop.
 
@@ -122,6 +126,13 @@ class ServerStream(Protocol):
         """Offer unused room of this stream to another one."""
         ...
 
+    def outlast(self) -> None:
+        """Let the connection outlive a drain: it ends when the server is cancelled.
+
+        A handler calls this once the peer has proven that it may stay.
+        """
+        ...
+
     def abandon(self, failure: DanubeError | None) -> None:
         """Cancel the handler, and send ``failure`` to the caller; None if the caller is gone."""
         ...
@@ -156,8 +167,12 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     request_type: Any = bytes
     """Type of a decoded unary request. ``bytes`` with a stream means that its handler decodes."""
     response_type: Any = bytes
+    opening: Any = None
+    """Of a stream: type of its first message, which is judged before the handler sees it. None: it is not judged."""
     max_request_bytes: int | None = None
     """Largest request message; None: the limit ``max_request_bytes``."""
+    early: bool = False
+    """Whether it is served while the server refuses others because it is starting."""
 
     def __post_init__(self) -> None:
         if (self.handler is None) == (self.start is None) or (self.start is not None and self.kind != "unary"):

@@ -11,11 +11,13 @@ import builtins
 import importlib
 from collections import defaultdict
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from docutils import nodes
 
 from danube.client import _outbox, _receipt
+from danube.metadata import _plugins
+from danube.metadata.raft import links
 from danube.model.version import __version__
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 # A msgspec.Struct evaluates the types of its fields for its signature, those imported for type checkers included.
 _receipt.OutBatch = _outbox.OutBatch  # type: ignore[misc]
+_plugins.PeerLinks = links.PeerLinks  # type: ignore[misc]
 
 project = "Danube"
 release = __version__
@@ -122,6 +125,8 @@ def _resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: An
         return nodes.reference("", "", content, internal=True, refuri=f"{uri}#{entry.node_id}", reftitle=name)
     if not isinstance(content, nodes.literal):
         return content  # an annotation or the type of an argument, not a role: type variables, aliases, other packages
+    if isinstance(_load(target), TypeVar):
+        return content  # of an alias, which is shown as it is written
     if hasattr(builtins, target) or (not target.startswith("danube") and _load(target) is not None):
         return content
     return None

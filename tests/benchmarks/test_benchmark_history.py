@@ -86,7 +86,7 @@ def test_a_gauge_sees_memory_and_disk_over_time(tmp_path: Path) -> None:
     }
 
 
-def test_what_s3_needs_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_of_s3_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks._seaweed.program", lambda: None)
     reason = Danube("s3").unavailable()
     assert reason is not None

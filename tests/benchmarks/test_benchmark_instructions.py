@@ -57,7 +57,7 @@ def _result(commit: str, per_message: int, *names: str) -> Result:
     return Result(SCHEMA, commit, "3.11", "valgrind-3", 1.0, counts)
 
 
-def test_what_it_costs_to_begin_does_not_count() -> None:
+def test_the_cost_of_the_start_is_not_counted() -> None:
     count = _result("a", 1_000, "s3").counts[0]
     assert count.instructions == 1_000
     assert count.per_message(lambda part: part.writes) == 1

@@ -11,6 +11,7 @@ from benchmarks.runner import run_all
 from benchmarks.scenarios import ALL_SCENARIOS, _h2load
 
 
+@pytest.mark.extended  # h2load is a Debian package
 def test_unary_calls_are_measured_beside_an_echo(tmp_path: Path) -> None:
     if reason := _h2load.unavailable():
         pytest.skip(reason)

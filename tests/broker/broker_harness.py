@@ -332,7 +332,15 @@ async def raw_consumer(
 ) -> AsyncGenerator[RawConsumer, None]:
     async with channel.open_stream(api.Method.CONSUME) as stream:
         consumer = RawConsumer(stream)
-        consumer.send(api.ConsumeOpen(topic, subscription, name, SubscriptionType(kind), start, **fields))
+        opened = api.ConsumeOpen(
+            topic=topic,
+            subscription=subscription,
+            consumer_name=name,
+            type=SubscriptionType(kind),
+            start=start,
+            **fields,
+        )
+        consumer.send(opened)
         consumer.opened = await consumer.reply()
         assert isinstance(consumer.opened, api.ConsumeOpened)
         yield consumer

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from broker.broker_harness import raw_producer, running_broker
 
 from danube.log.format import FILE_HEADER_SIZE
+from danube.metadata import KeyValue
+from danube.metadata.raft.inspection import inspect
+from danube.model import Limits
 from danube.model.batch import PART_HEADER_SIZE, check_part, crc32c, seal_part
 from danube.model.errors import DataDirectoryError, UnsupportedBatchError
 
@@ -26,7 +30,13 @@ def with_journals_of_format(directory: Path, version: int) -> dict[Path, bytes]:
     for path in journals:
         data = path.read_bytes()
         path.write_bytes(of_format(data, version) + data[FILE_HEADER_SIZE:])
-    return {path: path.read_bytes() for path in (*journals, directory / "metadata.db")}
+    return {path: path.read_bytes() for path in journals}
+
+
+async def metadata_in(directory: Path) -> tuple[Sequence[KeyValue], int]:
+    """Return all keys in the metadata of a stopped broker, and their revision."""
+    async with inspect(directory, Limits()) as found:
+        return await found.store.list("/")
 
 
 @pytest.mark.parametrize(
@@ -51,10 +61,12 @@ async def test_a_data_directory_of_another_version_is_refused_unchanged(
             await producer.send(b"x", key="k")
         directory = Path(running.config.data_directory)
     kept = with_journals_of_format(directory, version)
+    known = await metadata_in(directory)
     with pytest.raises(DataDirectoryError, match=sentence):
         async with running_broker(tmp_path):
             raise AssertionError
     assert {path: path.read_bytes() for path in kept} == kept
+    assert await metadata_in(directory) == known
 
 
 def later(part: bytes, *, fields: bytes = b"", flags: int = 0) -> bytes:

@@ -310,7 +310,7 @@ async def test_the_bucket_decides_the_policies_of_a_remote_topic(tmp_path: Path)
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         await client.admin.create_topic(TOPIC, durability="remote")
         await client.admin.change_policies(TOPIC, max_producers=5)
-        await running.broker.directory.catalogue.change_topic_policies(TOPIC, {"max_producers": 9})
+        await running.broker.directory.catalogue.policy_changes.of_topic(TOPIC, {"max_producers": 9})
         await running.restart(crash=True)
         assert (await client.admin.policies(TOPIC)).own == TopicPolicies(max_producers=5)
         assert running.topic(TOPIC).policies.values.max_producers == 5

@@ -125,7 +125,7 @@ def test_a_signal_ends_it_cleanly(capfdbinary):
     assert client.acked == [0, 1, 2, 3, 4]
 
 
-def test_what_went_into_a_closed_pipe_is_not_acknowledged(monkeypatch):
+def test_messages_written_to_a_closed_pipe_are_not_acknowledged(monkeypatch):
     client = two_batches()
     written = []
 

@@ -85,7 +85,7 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.dictionaries(_TEXT, st.builds(Context, _TEXT, _TEXT), max_size=4), _TEXT)
-def test_what_is_saved_is_loaded(contexts, current):
+def test_saved_contexts_are_loaded(contexts, current):
     stored = Contexts(current, contexts)
     save_contexts(stored)
     assert load_contexts() == stored

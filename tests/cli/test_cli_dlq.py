@@ -69,7 +69,7 @@ def let_fail(broker, topic, records, partitions=0):
     return f"{topic}-billing-dlq"
 
 
-def test_what_is_in_a_dead_letter_topic(broker):
+def test_listing_a_dead_letter_topic(broker):
     letters = let_fail(broker, "/default/seen", [("ada", b"one"), (None, b"\xff"), ("bob\n", b"x" * 100)])
     rows = as_json(broker, "dlq", "list", letters)
     assert [row["payload"] for row in rows] == ["one", "/w==", "x" * 100]
@@ -125,7 +125,7 @@ def test_partitions_go_back_to_their_topic_by_key(broker):
     assert sorted(after) == sorted(before * 2)
 
 
-def test_what_cannot_go_back_is_left(broker):
+def test_dead_letters_that_cannot_be_replayed_stay(broker):
     letters = let_fail(broker, "/default/gone", [("k", b"a")])
     run(broker, "produce", letters, "-m", "foreign")
     run(broker, "topics", "delete", "/default/gone")
@@ -157,7 +157,7 @@ def test_a_killed_replay_loses_nothing(broker):
     assert set(payloads(broker, "/default/kill")[3_000:]) == {payload.decode() for _, payload in records}
 
 
-def test_only_what_is_durable_is_acknowledged(broker, monkeypatch):
+def test_only_durable_replays_are_acknowledged(broker, monkeypatch):
     letters = let_fail(broker, "/default/durable", [("k", b"%d" % number) for number in range(10)])
     send = Producer.send_nowait
     sent = []

@@ -51,6 +51,11 @@ def start(broker, *arguments, **options):
     return subprocess.Popen([*DANUBE, *arguments], env=environment(broker.url), stderr=subprocess.PIPE, **options)
 
 
+def without_waits(stderr):
+    """Return what a command has said, without what it waited for: on a busy machine anything may take a second."""
+    return b"".join(line for line in stderr.splitlines(keepends=True) if not line.startswith(b"waiting: "))
+
+
 def read_all(broker, topic, subscription="check"):
     done = quick(broker, "consume", topic, "-s", subscription, "--start", "earliest", "-e", "--no-ack")
     return done.stdout_bytes.splitlines()
@@ -131,7 +136,7 @@ def test_errors_are_one_line(broker):
     ):
         done = quick(broker, *arguments, code=code)
         assert done.stdout == ""
-        assert re.fullmatch(r"error: [^\n]+\n", done.stderr), done.stderr
+        assert re.fullmatch(rb"error: [^\n]+\n", without_waits(done.stderr_bytes)), done.stderr
 
 
 def test_a_closed_pipe_ends_it_quietly(broker):
@@ -140,7 +145,7 @@ def test_a_closed_pipe_ends_it_quietly(broker):
     assert consumer.stdout.readline() == b"x" * 1000 + b"\n"
     consumer.stdout.close()
     assert consumer.wait(PATIENCE_S) == 0
-    assert consumer.stderr.read() == b""
+    assert without_waits(consumer.stderr.read()) == b""
     consumer.stderr.close()
 
 
@@ -259,7 +264,8 @@ def test_consume_goes_on_after_the_broker_was_killed(mortal_broker):
     mortal_broker.kill()
     mortal_broker.start()
     quick(mortal_broker, "produce", "/default/both", "-m", "after")
-    assert consumer.communicate(timeout=PATIENCE_S) == (b"after\n", b"")
+    stdout, stderr = consumer.communicate(timeout=PATIENCE_S)
+    assert (stdout, without_waits(stderr)) == (b"after\n", b"")
     assert consumer.returncode == 0
 
 

@@ -51,7 +51,7 @@ def test_a_command_of_another_package_is_listed_and_run(packages):
     assert runner.invoke(app, ["brw"]).exit_code == 2
 
 
-def test_what_is_built_in_cannot_be_replaced(packages):
+def test_built_in_commands_cannot_be_replaced(packages):
     packages(version=f"{__name__}:brewer")
     assert runner.invoke(app, ["version", "-o", "json"]).exit_code == 0
 

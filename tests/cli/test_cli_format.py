@@ -58,7 +58,7 @@ def test_attributes_are_json_and_a_missing_key_is_empty():
 
 
 @pytest.mark.parametrize("text", ["%", "%o %", "%z", "\\", "\\q", r"\c%o", r"\x4", r"\xzz", r"\x"])
-def test_what_means_nothing_is_refused_with_the_sequence(text):
+def test_unknown_escape_sequences_are_refused(text):
     with pytest.raises(InvalidArgumentError, match="format"):
         compile_format(text)
 

@@ -81,11 +81,16 @@ def serve(directory: Path) -> list[str]:
     return ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "none", "--data-dir", str(directory / "data")]
 
 
-@pytest.mark.parametrize("name", ["typer", "danube.broker.run"])
+@pytest.mark.parametrize("name", ["danube.cli.serve", "danube.broker.run"])
 def test_ctrl_c_while_it_is_loaded(tmp_path: Path, name: str) -> None:
     done = run(INTERRUPTED_WHILE_IMPORTING.format(name=name), *serve(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert not (tmp_path / "data").exists()
+
+
+def test_ctrl_c_while_typer_is_loaded() -> None:
+    done = run(INTERRUPTED_WHILE_IMPORTING.format(name="typer"), "version")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def early(tmp_path: Path, name: str, program: list[str]) -> subprocess.CompletedProcess[str]:

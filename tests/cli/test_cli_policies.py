@@ -95,7 +95,7 @@ def test_values():
         ("retention=all", "length of time"),
     ],
 )
-def test_what_is_wrong_is_said(text, said):
+def test_wrong_policy_values_are_named(text, said):
     with pytest.raises(InvalidArgumentError) as caught:
         parse_changes([text])
     assert said in str(caught.value)
@@ -121,7 +121,7 @@ _rates = st.builds(Rate, st.integers(0, 10**9).map(float) | st.floats(1e-9, 1e12
         dispatch_rate=st.none() | _rates,
     )
 )
-def test_what_is_shown_can_be_typed_again(policies):
+def test_shown_policy_values_can_be_typed_again(policies):
     shown = {row["policy"]: row["value"] for row in show_policies(policies, {})}
     typed = parse_changes([f"{name}={value}" for name, value in shown.items() if value != "-"])
     assert change_policy(TopicPolicies(), typed) == policies

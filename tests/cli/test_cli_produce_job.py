@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -151,6 +152,25 @@ def test_a_named_producer_gets_its_missing_partitioned_topic():
         ("/d/t-part-1", "till-1"),
     ]
     assert [len(log) for log in client.logs.values()] == [2, 2]
+
+
+def test_no_thread_reads_the_file_after_a_failure(tmp_path, monkeypatch):
+    """It would read whichever file is opened next under the same descriptor."""
+    is_reading = False
+
+    def blocks(descriptor, size):
+        nonlocal is_reading
+        yield [b"first"]
+        is_reading = True
+        time.sleep(0.2)
+        is_reading = False
+
+    monkeypatch.setattr(_produce, "split_blocks", blocks)
+    client = StandInClient()
+    client.room = 0
+    with pytest.raises(BaseExceptionGroup):
+        produce(client, ProduceOptions(topic="/d/t", file=write(tmp_path, [b"first"])))
+    assert not is_reading
 
 
 @given(

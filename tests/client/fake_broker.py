@@ -15,7 +15,7 @@ import trio.testing
 
 import danube
 from danube.client import Client, Environment
-from danube.model import api
+from danube.model import api, query_api, stage_api
 from danube.model.batch import BatchHeader, check_part, open_raw, slice_part
 from danube.model.errors import (
     DanubeError,
@@ -35,7 +35,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _publish = msgspec.msgpack.Decoder(api.PublishRequest).decode
 _consume = msgspec.msgpack.Decoder(api.ConsumeRequest).decode
 
+_stage = msgspec.msgpack.Decoder(stage_api.StageRequest).decode
+
 M = api.Method
+S = stage_api.StageMethod
 
 
 async def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -136,6 +139,17 @@ class FakeBroker:
         self.ack_timeout_s = 0.0
         self.owner_epoch = 1
         self.forgets_acks = False
+        self.not_mine: Callable[[str], DanubeError | None] = lambda topic: None
+        """Why it does not serve a topic: another broker owns it."""
+        self.owners: Callable[[list[str]], list[api.TopicOwner]] = lambda topics: []
+        self.others: list[str] = []
+        """Addresses of the brokers of its cluster."""
+        self.staged: list[str] = []
+        self.commits: list[stage_api.CommitStages] = []
+        self.aborts: list[stage_api.AbortStages] = []
+        self.polls: list[tuple[list[str], int]] = []
+        """Names and wait of each question about the states of logs."""
+        self.streams: list[tuple[str, ServerStream]] = []
         self.open_errors: list[DanubeError] = []
         self.opens: list[api.PublishOpen | api.ConsumeOpen] = []
         self.connections: list[trio.abc.Stream] = []
@@ -173,29 +187,85 @@ class FakeBroker:
     async def lookup(self, request: api.LookupTopic, context: Context) -> api.TopicPartitions:
         if (count := self.partitioned.get(request.topic)) is not None:
             names = [partition_name(request.topic, index) for index in range(count)]
-            return api.TopicPartitions(request.topic, count, names, Durability.DISK)
+            return api.TopicPartitions(request.topic, count, names, Durability.DISK, self.owners(names), self.others)
         if request.topic not in self.topics:
             raise TopicNotFoundError(f"no topic {request.topic}")
-        return api.TopicPartitions(request.topic, 0, [request.topic], self.topics[request.topic].durability)
+        names = [request.topic]
+        durability = self.topics[request.topic].durability
+        return api.TopicPartitions(request.topic, 0, names, durability, self.owners(names), self.others)
+
+    async def describe(self, request: api.DescribeTopic, context: Context) -> api.TopicInfo:
+        self._check_owner(request.topic)
+        return _info(self.topics[request.topic])
+
+    async def info(self, request: api.Empty, context: Context) -> api.BrokerInfo:
+        return api.BrokerInfo(
+            version="", pid=1, data_directory="", uptime_s=0, default_durability=Durability.DISK, connections=1,
+            topics=0, journal_used_bytes=0, journal_limit_bytes=0, journal_files=0, commits=0, syncs=0,
+            max_message_bytes=1, max_batch_bytes=1, brokers=self.others,
+        )  # fmt: skip
+
+    async def stage(self, stream: ServerStream, context: Context) -> None:
+        first = await stream.receive()
+        assert first is not None
+        request = _stage(first.data)
+        assert isinstance(request, stage_api.StageOpen)
+        self._check_owner(request.topic)
+        self.staged.append(request.topic)
+        stage = stage_api.StagedBatch(len(self.staged), request.topic, 0, 0, "")
+        stream.send_nowait(_encode(stage_api.StageOpened(stage.stage_id, False, "", 2**20, 2**20)))
+        if await stream.receive() is not None:
+            stream.send_nowait(_encode(stage_api.Staged(stage)))
+
+    async def commit(self, request: stage_api.CommitStages, context: Context) -> stage_api.StageCommit:
+        self.commits.append(request)
+        return stage_api.StageCommit(True, {})
+
+    async def abort(self, request: stage_api.AbortStages, context: Context) -> stage_api.AbortedStages:
+        self.aborts.append(request)
+        return stage_api.AbortedStages(0, bool(self.commits))
+
+    async def last_batch(self, request: stage_api.LastBatch, context: Context) -> stage_api.LastBatchIs:
+        return stage_api.LastBatchIs(max((commit.batch_id for commit in self.commits), default=None))
+
+    async def list_stages(self, request: stage_api.ListStages, context: Context) -> stage_api.StageList:
+        return stage_api.StageList([], len(self.staged), 10, 100)
+
+    async def names(self, request: query_api.GetTopicNames, context: Context) -> query_api.TopicNames:
+        return query_api.TopicNames(1 + len(self.topics), sorted(self.topics))
+
+    async def states(self, request: query_api.GetLogStates, context: Context) -> query_api.LogStates:
+        self.polls.append((request.topics, request.wait_ms))
+        known = request.beyond or {}
+        with trio.move_on_after(request.wait_ms / 1000):
+            while request.version in (0, 1 + len(self.topics)):
+                for name in request.topics:
+                    self._check_owner(name)
+                if any(self.topics[name].end_offset > known.get(name, -1) for name in request.topics):
+                    break
+                await trio.sleep(0.01)
+        states = [
+            query_api.LogState(
+                topic=name, partition=0, name=name, topic_id=1, durability=Durability.DISK, start_offset=0,
+                sealed_offset=0, end_offset=self.topics[name].end_offset, storage="", storage_url="",
+            )
+            for name in request.topics
+        ]  # fmt: skip
+        return query_api.LogStates(states, 1 + len(self.topics))
+
+    def _check_owner(self, topic: str) -> None:
+        error = self.not_mine(topic)
+        if error is not None:
+            raise error
+
+    def evict(self, topic: str, error: DanubeError) -> None:
+        """End all streams of a topic."""
+        for name, stream in self.streams:
+            if name == topic:
+                stream.abandon(error)
 
     async def list_topics(self, request: api.ListTopics, context: Context) -> api.TopicList:
-        return api.TopicList(
-            [
-                api.TopicInfo(
-                    topic=t.name,
-                    topic_id=1,
-                    partitions=0,
-                    durability=t.durability,
-                    start_offset=0,
-                    end_offset=t.end_offset,
-                    stored_bytes=0,
-                    producers=[],
-                    subscriptions=[],
-                    created_us=0,
-                )
-                for t in self.topics.values()
-            ]
-        )
+        return api.TopicList([_info(topic) for topic in self.topics.values()])
 
     # --- Publish -----------------------------------------------------------------------------------------------------
 
@@ -207,6 +277,8 @@ class FakeBroker:
         self.opens.append(request)
         if self.open_errors:
             raise self.open_errors.pop(0)
+        self._check_owner(request.topic)
+        self.streams.append((request.topic, stream))
         topic = self.topic(request.topic)
         state = topic.producers.setdefault(request.producer_name, ProducerState(len(topic.producers) + 1))
         if request.resume_epoch and state.epoch > request.resume_epoch:
@@ -264,6 +336,8 @@ class FakeBroker:
         self.opens.append(request)
         if self.open_errors:
             raise self.open_errors.pop(0)
+        self._check_owner(request.topic)
+        self.streams.append((request.topic, stream))
         topic = self.topic(request.topic)
         start = topic.end_offset if request.start == "latest" else 0 if request.start == "earliest" else request.start
         assert isinstance(start, int)
@@ -384,8 +458,40 @@ class FakeBroker:
                    request_type=api.LookupTopic, response_type=api.TopicPartitions),
             Method(path=M.LIST_TOPICS, kind=unary, handler=self.list_topics,
                    request_type=api.ListTopics, response_type=api.TopicList),
+            Method(path=query_api.QueryMethod.NAMES, kind=unary, handler=self.names,
+                   request_type=query_api.GetTopicNames, response_type=query_api.TopicNames),
+            Method(path=query_api.QueryMethod.STATE, kind=unary, handler=self.states,
+                   request_type=query_api.GetLogStates, response_type=query_api.LogStates),
+            Method(path=M.INFO, kind=unary, handler=self.info,
+                   request_type=api.Empty, response_type=api.BrokerInfo),
+            Method(path=S.STAGE, kind=bidi, handler=self.stage),
+            Method(path=S.COMMIT, kind=unary, handler=self.commit,
+                   request_type=stage_api.CommitStages, response_type=stage_api.StageCommit),
+            Method(path=S.ABORT, kind=unary, handler=self.abort,
+                   request_type=stage_api.AbortStages, response_type=stage_api.AbortedStages),
+            Method(path=S.LAST_BATCH, kind=unary, handler=self.last_batch,
+                   request_type=stage_api.LastBatch, response_type=stage_api.LastBatchIs),
+            Method(path=S.LIST, kind=unary, handler=self.list_stages,
+                   request_type=stage_api.ListStages, response_type=stage_api.StageList),
+            Method(path=M.DESCRIBE_TOPIC, kind=unary, handler=self.describe,
+                   request_type=api.DescribeTopic, response_type=api.TopicInfo),
         ]  # fmt: skip
         return {row.path: row for row in rows}
+
+
+def _info(topic: FakeTopic) -> api.TopicInfo:
+    return api.TopicInfo(
+        topic=topic.name,
+        topic_id=1,
+        partitions=0,
+        durability=topic.durability,
+        start_offset=0,
+        end_offset=topic.end_offset,
+        stored_bytes=0,
+        producers=[],
+        subscriptions=[],
+        created_us=0,
+    )
 
 
 def request_name(topic: FakeTopic, state: ProducerState) -> str:

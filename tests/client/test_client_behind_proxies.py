@@ -159,7 +159,7 @@ async def test_a_connection_is_renewed_before_its_stream_ids_are_used_up() -> No
         async with client.producer(TOPIC) as producer:
             await producer.send(b"0")
             (first,) = broker.server._connections
-            channel = await client._connection.channel()
+            channel = await client._pool.channel()
             channel.protocol._h2.highest_outbound_stream_id = LAST_STREAM_ID - 4
             for _ in range(10):
                 assert len(await client.admin.list_topics()) == 1

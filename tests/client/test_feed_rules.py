@@ -47,7 +47,7 @@ class World:
         self.clock = RenewalClock()
         self.feed = Feed(
             0,
-            api.ConsumeOpen("/default/t", "s", "c", kind),
+            api.ConsumeOpen(topic="/default/t", subscription="s", consumer_name="c", type=kind),
             limits=Limits(**limits),
             confirmed=lambda feed: self.count("confirmations"),
             renewals=self.clock,
@@ -184,18 +184,22 @@ async def test_confirmations_are_requested_for_waiting_callers_or_many_acknowled
     world.feed.ack(0, 1, 0)
     assert len(world.send(api.FlushAcks)) == 1
     world.feed.take(api.AcksFlushed(1))
-    world.feed.flush_waiters = 1
+    world.feed.awaited_token = 3
     assert world.send(api.FlushAcks) == [api.FlushAcks(2)]
     wakes, confirmations = world.wakes, world.confirmations
     world.feed.take(api.AcksFlushed(2))
     assert world.confirmations == confirmations + 1
-    assert world.wakes > wakes, "a waiting caller may need another one"
-    world.feed.flush_waiters = 0
+    assert world.wakes > wakes, "the waiting caller needs another one"
+    assert world.send(api.FlushAcks) == [api.FlushAcks(3)]
+    wakes = world.wakes
+    world.feed.take(api.AcksFlushed(3))
+    assert world.wakes == wakes
+    assert world.send(api.FlushAcks) == [], "the caller may still wait for other topics"
     for number in range(999):
         world.feed.ack(2 * number, 2 * number + 1, 0)
     assert world.send(api.FlushAcks) == []
     world.feed.ack(2 * 999, 2 * 999 + 1, 0)
-    assert world.send(api.FlushAcks) == [api.FlushAcks(3)], "a thousand ranges are enough to remember"
+    assert world.send(api.FlushAcks) == [api.FlushAcks(4)], "a thousand ranges are enough to remember"
 
 
 # --- Refusals and leases ---

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -114,24 +116,33 @@ def test_the_generator_refuses_code_that_it_has_no_rule_for(tmp_path: Path) -> N
 # --- Values ----------------------------------------------------------------------------------------------------------
 
 
+PATIENCE: ContextVar[float] = ContextVar("patience", default=math.inf)
+"""Seconds that each call waits."""
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up calls that were told to wait for what never comes."""
+    """Let :func:`outcome` give up calls that were told to wait for what never comes; others take their time."""
 
-    async def bounded(function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
-        with anyio.move_on_after(0.3):
+    async def bounded(
+        patience_s: float, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
+        with anyio.move_on_after(patience_s):
             return await function(*args, **options)
         raise DeadlineExceededError("the test waits no longer")
 
     run = Loop.run
     monkeypatch.setattr(
-        Loop, "run", lambda self, function, /, *args, **options: run(self, bounded, function, args, options)
+        Loop,
+        "run",
+        lambda self, function, /, *args, **options: run(self, bounded, PATIENCE.get(), function, args, options),
     )
 
 
 def outcome(call: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]) -> None:
     """Make a call; anything but success and a documented error is a failure of the test."""
     shown = f"{call.__qualname__}({positional!r}, {named!r})"[:400]
+    before = PATIENCE.set(0.3)
     try:
         result = call(*positional, **named)
         if isinstance(result, AbstractContextManager):
@@ -142,6 +153,8 @@ def outcome(call: Callable[..., Any], positional: Sequence[Any], named: dict[str
             raise AssertionError(f"{shown}: {error!r}") from error
     except Exception as error:
         raise AssertionError(f"{shown} raised {type(error).__name__}: {error}") from error
+    finally:
+        PATIENCE.reset(before)
 
 
 @pytest.fixture(scope="module")

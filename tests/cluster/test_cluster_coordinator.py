@@ -275,3 +275,9 @@ class ClusterMachine(RuleBasedStateMachine):
 
 ClusterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestClusterMachine = ClusterMachine.TestCase
+
+
+def test_what_a_broker_has_found_in_a_bucket_is_left_to_it() -> None:
+    """Its assignment comes before its record; the coordinator took it for a remnant, now and then."""
+    found = AssignedTopic(Assignment(B1, OwnerEpoch(3), Reason.FOUND), 50)
+    assert decide(picture(assignments={T1: found}), 0.0) == []

@@ -13,25 +13,30 @@ import trio
 
 from danube.cluster.coordinating import LOOK_S, Coordinating
 from danube.cluster.coordinator import GARBAGE_AGE_S, Garbage, decide
+from danube.cluster.forming import found
 from danube.cluster.membership import Membership
 from danube.cluster.ownership import Away, Elsewhere, Mine, Unassigned
 from danube.cluster.records import (
     ASSIGNMENTS,
     BROKERS,
     CLUSTER_KEY,
+    COORDINATOR,
     CREATING,
     SESSIONS,
     Assignment,
     BrokerRecord,
+    BrokerState,
     ClusterRecord,
     CreatingRecord,
     Reason,
     SessionRecord,
     broker_name,
+    is_topic_key,
+    is_topic_name,
     topic_key,
 )
 from danube.cluster.session import SESSION_TTL_S
-from danube.metadata import Condition, Delete, MemoryStore, Put
+from danube.metadata import Condition, Delete, MemoryStore, Put, Table
 from danube.model import Durability
 from danube.model.errors import (
     ConfigurationError,
@@ -82,9 +87,26 @@ class Broker:
                 **more,
             },
         )
-        self.coordinating = Coordinating(self.faults, self.member)
+        heard = self._heard
+        self.topics = Table(self.faults, "/topics", TopicRecord, watched=True, on_change=heard, is_name=is_topic_name)
+        self.creating = Table(
+            self.faults, CREATING, CreatingRecord, watched=True, on_change=heard, is_name=is_topic_name
+        )
+        decode = msgspec.msgpack.Decoder(list[TopicId]).decode
+        self.deleted = Table(
+            self.faults, "/deleted/", list, decode=decode, watched=True, on_change=heard, is_name=is_topic_key
+        )
+        self.coordinating = self.coordinator()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
+
+    def coordinator(self, **more: Any) -> Coordinating:
+        return Coordinating(
+            self.faults, self.member, topics=self.topics, creating=self.creating, deleted=self.deleted, **more
+        )
+
+    def _heard(self, change: Any) -> None:
+        self.coordinating.look_again()
 
     async def join(self) -> None:
         await self.member.join(self.directory.life, self.directory.store)
@@ -95,6 +117,8 @@ class Broker:
             await self.join()
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.member.run)
+                for table in (self.topics, self.creating, self.deleted):
+                    await nursery.start(table.follow)
                 await nursery.start(self.coordinating.run)
                 task_status.started()
         self._ended.set()
@@ -137,6 +161,29 @@ async def assignment(store: MemoryStore, topic_id: int) -> Assignment | None:
     return msgspec.msgpack.decode(item.value, type=Assignment) if item is not None else None
 
 
+@pytest.mark.parametrize("present_at_the_start", [True, False])
+async def test_keys_of_another_program_end_no_broker(
+    present_at_the_start: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [
+        f"{prefix}of-another-program"
+        for prefix in (ASSIGNMENTS, SESSIONS, BROKERS, COORDINATOR, "/topics/", "/creating/", "/deleted/")
+    ]
+    async with cluster("a", "b") as (store, (one, two), nursery):
+        await store.transact([], [Put(key, b"\xc1") for key in keys])
+        joined = one
+        if present_at_the_start:
+            joined = Broker(store, Directory("c"), Random(2))
+            await nursery.start(joined.run)
+        await create(store, "t", 7, Durability.NONE, two.member.me)
+        await two.kill()
+        await trio.sleep(SESSION_TTL_S + 3 * LOOK_S)
+        assert joined.member.owner(TopicId(7)) not in (None, two.member.me)
+        assert all(f"'{key}'" in caplog.text for key in keys)
+        if joined is not one:
+            await joined.stop()
+
+
 # --- Joining ---
 
 
@@ -155,6 +202,30 @@ async def test_brokers_that_join_at_once_get_different_numbers() -> None:
         await trio.sleep(60)
         assert sorted(broker.member.me for broker in brokers) == [1, 2, 3, 4, 5, 6, 7, 8]
         assert len({broker.member.cluster.incarnation for broker in brokers}) == 1
+
+
+async def test_founders_have_the_numbers_of_their_places_in_the_list() -> None:
+    async with MemoryStore() as store:
+        founding = found("danube", ["x:6650", "y:6650", "z:6650"], ["x", "y", "z"])
+        brokers = [Broker(store, Directory(name), Random(1), founding=founding) for name in ("z", "x")]
+        brokers.append(Broker(store, Directory("new"), Random(1)))
+        brokers.append(Broker(store, Directory("y"), Random(1), founding=founding))
+        for broker in brokers:
+            await broker.join()
+        assert [broker.member.me for broker in brokers] == [3, 1, 4, 2]
+        assert {broker.member.cluster.incarnation for broker in brokers} == {founding.incarnation}
+
+
+async def test_founders_of_metadata_that_were_restored_get_new_numbers() -> None:
+    async with MemoryStore() as store:
+        former = Broker(store, Directory("former"), Random(1))
+        await former.join()
+        founding = found("danube", ["x:6650", "y:6650"], ["x", "y"])
+        brokers = [Broker(store, Directory(name), Random(1), founding=founding) for name in ("x", "y")]
+        for broker in brokers:
+            await broker.join()
+        assert [former.member.me, brokers[0].member.me] == [1, 2]
+        assert brokers[1].member.me == 3, "its own number is taken"
 
 
 async def test_a_restarted_broker_is_the_same_one_in_its_next_life() -> None:
@@ -322,7 +393,7 @@ async def test_every_broker_knows_the_owners() -> None:
         await create(store, "t", 7, Durability.DISK, B2)
         await trio.sleep(0.01)
         owners = [broker.member.owners.owner_of(TopicId(7)) for broker in brokers]
-        assert owners == [Elsewhere(B2, OwnerEpoch(1), "y:6650"), Mine(OwnerEpoch(1)), owners[0]]
+        assert owners == [Elsewhere(B2, OwnerEpoch(1), "y:6650", 1), Mine(OwnerEpoch(1)), owners[0]]
         assert brokers[0].member.owners.owner_of(TopicId(8)) == Unassigned()
         await brokers[1].kill()
         await trio.sleep(4)
@@ -358,6 +429,65 @@ async def test_a_topic_without_durability_gets_another_owner_when_its_broker_die
         assert await assignment(store, 2) == Assignment(B3, OwnerEpoch(1))
 
 
+async def test_the_tables_are_read_again_only_if_one_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+
+    def batches(table: Any, size: int) -> Any:
+        nonlocal reads
+        reads += 1
+        return original(table, size)
+
+    async with cluster("x", "y") as (store, brokers, _):
+        await create(store, "a", 1, Durability.NONE, B2)
+        await create(store, "b", 2, Durability.DISK, B1)
+        await trio.sleep(5 * LOOK_S)
+        original = Table.batches
+        monkeypatch.setattr(Table, "batches", batches)
+        await trio.sleep(20 * LOOK_S)
+        assert not reads
+        await store.delete("/topics/default/b")  # nothing else is changed
+        await trio.sleep(LOOK_S)
+        assert reads
+        assert await assignment(store, 2) is None
+        await trio.sleep(2 * LOOK_S)
+        reads = 0
+        await trio.sleep(20 * LOOK_S)
+        assert not reads
+        await brokers[1].kill()
+        await trio.sleep(SESSION_TTL_S + 0.2)
+        assert await assignment(store, 1) == Assignment(B1, OwnerEpoch(2), Reason.FAILOVER)
+
+
+async def test_other_tasks_run_while_many_topics_are_looked_at() -> None:
+    count = 3_000
+    async with cluster("x", "y") as (store, brokers, _):
+        for number in range(1, count + 1, 50):
+            records = [TopicRecord(Durability.DISK, 0, [TopicId(each)], 0) for each in range(number, number + 50)]
+            puts = [Put(f"/topics/default/t{record.topic_ids[0]}", encode(record)) for record in records]
+            row = encode(Assignment(B1, OwnerEpoch(1)))
+            puts += [Put(ASSIGNMENTS + topic_key(record.topic_ids[0]), row) for record in records]
+            await store.transact([], puts)
+        await trio.sleep(5)
+        coordinating = brokers[0].coordinator()  # it has not looked at them yet
+        turns = 0
+
+        async def turn() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as other:
+            other.start_soon(turn)
+            await trio.lowlevel.checkpoint()
+            before = turns
+            picture = await coordinating.picture()
+            assert turns - before >= 2 * count // 500 - 1
+            other.cancel_scope.cancel()
+        assert not picture.topics, "none needs a decision"
+        assert not picture.assignments
+
+
 async def test_partitions_are_assigned_one_by_one() -> None:
     async with cluster("x", "y") as (store, _, _):
         record = TopicRecord(Durability.NONE, 130, [TopicId(n) for n in range(1, 131)], 0)
@@ -375,7 +505,7 @@ async def test_a_group_with_one_changed_topic_is_assigned_without_it() -> None:
         for number in range(1, 4):
             await create(store, f"t{number}", number, Durability.NONE, None)
         await trio.sleep(0.01)
-        actions = decide(coordinating.picture(), 0.0)
+        actions = decide(await coordinating.picture(), 0.0)
         assert len(actions) == 3
         await store.delete("/topics/default/t2")
         await coordinating._act(actions)
@@ -393,7 +523,7 @@ async def test_a_topic_stays_with_an_owner_that_has_come_back() -> None:
         member = brokers[0].member
         member.on_change.append(lambda: None if "b2" in member.sessions.values else is_away.set())
         await is_away.wait()
-        actions = decide(brokers[0].coordinating.picture(), 0.0)
+        actions = decide(await brokers[0].coordinating.picture(), 0.0)
         assert len(actions) == 1
         again = Broker(store, brokers[1].directory, Random(4))
         await nursery.start(again.run)
@@ -415,7 +545,7 @@ async def test_a_former_coordinator_changes_nothing() -> None:
             await former._change([], [Delete("/anything")])
 
 
-async def test_what_a_dead_creator_left_is_removed() -> None:
+async def test_remains_of_a_dead_creator_are_removed() -> None:
     async with cluster("x", "y") as (store, brokers, _):
         record = CreatingRecord(
             creator=B2, session=brokers[1].member.session_revision, topic_ids=(TopicId(1), TopicId(2))
@@ -437,7 +567,7 @@ async def test_an_assignment_is_kept_if_its_topic_exists_though_the_table_is_lat
         coordinating = brokers[0].coordinating
         await create(store, "t", 1, Durability.DISK, B1)
         await trio.sleep(0.01)
-        del coordinating._topics[TopicId(1)]
+        del brokers[0].topics.values["/default/t"]
         coordinating.look_again()
         await trio.sleep(5)
         assert await assignment(store, 1) is not None
@@ -453,9 +583,7 @@ async def test_garbage_is_deleted_by_the_coordinator() -> None:
 
         broker = Broker(store, Directory("x"), Random(1))
         begun = trio.current_time()
-        broker.coordinating = Coordinating(
-            broker.faults, broker.member, garbage=lambda: [Garbage("s", "o", begun, 1)], delete_object=delete
-        )
+        broker.coordinating = broker.coordinator(garbage=lambda: [Garbage("s", "o", begun, 1)], delete_object=delete)
         await nursery.start(broker.run)
         await trio.sleep(GARBAGE_AGE_S - 1)
         assert deleted == []
@@ -468,17 +596,23 @@ async def test_a_coordinator_that_missed_every_event_still_acts() -> None:
     """Planted mistake: one that decides only when an event arrives leaves the topic without an owner for ever."""
     async with cluster("x", "y") as (store, brokers, _):
         await trio.sleep(1)
-        coordinating = brokers[0].coordinating
-
-        def unheard(change: Any) -> None:
-            waited_for, coordinating._changed = coordinating._changed, trio.Event()
-            coordinating._topic_changed(change)
-            coordinating._changed = waited_for
-
-        coordinating._topic_table._on_change = unheard
+        brokers[0].topics._on_change = None
         await create(store, "t", 1, Durability.NONE, None)
         await trio.sleep(LOOK_S + 0.1)
         assert await assignment(store, 1) is not None
+
+
+async def test_the_assignment_of_a_deleted_topic_is_kept_for_its_owner_until_that_is_forgotten() -> None:
+    async with cluster("x", "y") as (store, brokers, _):
+        await create(store, "t", 1, Durability.DISK, B2)
+        await store.transact([], [Delete("/topics/default/t"), Put("/deleted/" + topic_key(TopicId(1)), encode([1]))])
+        await brokers[1].kill()
+        await trio.sleep(10)
+        assert await assignment(store, 1) is not None, "its journal has to note the deletion"
+        record = brokers[0].member.brokers.values["b2"]
+        await store.put(BROKERS + "b2", encode(msgspec.structs.replace(record, state=BrokerState.GONE)))
+        await trio.sleep(2 * LOOK_S)
+        assert await assignment(store, 1) is None
 
 
 # --- Whole clusters ---

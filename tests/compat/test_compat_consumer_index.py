@@ -99,7 +99,7 @@ def test_the_least_recently_used_without_a_stream_make_room() -> None:
         (9.0, STREAM, False, True),
     ],
 )
-def test_what_is_outdated(used: float, stream: Any, exists: bool, outdated: bool) -> None:
+def test_outdated_entries_of_the_index(used: float, stream: Any, exists: bool, outdated: bool) -> None:
     index = ConsumerIndex()
     index.changed(1, record("a"), used)
     consumer = index.get(1)

@@ -68,7 +68,7 @@ async def test_ids_are_kept_while_the_storage_of_their_topic_is_away(tmp_path: P
         async def consumers(topic: Any) -> Consumers:
             ids = iter(range(1, 100))
             runtime = SimpleNamespace(limits=Limits(), new_id=lambda: next(ids))
-            directory = SimpleNamespace(find=topic)
+            directory = SimpleNamespace(find=topic, broker="b1")
             broker = SimpleNamespace(runtime=runtime, directory=directory, metadata=store)
             face = Consumers(broker)  # type: ignore[arg-type]
             async with trio.open_nursery() as nursery:
@@ -88,7 +88,7 @@ async def test_ids_are_kept_while_the_storage_of_their_topic_is_away(tmp_path: P
         assert (await consumers(away)).ids.find(known["id"]) is not None
 
 
-async def test_what_is_on_its_way_is_answered_when_the_broker_is_drained(tmp_path: Path) -> None:
+async def test_calls_in_progress_are_answered_when_the_broker_drains(tmp_path: Path) -> None:
     """A client that was told that it failed would send it once more."""
     async with compat_broker(tmp_path) as running, calling(running) as caller:
         producer_id = (await caller.create(TOPIC)).producer_id

@@ -193,7 +193,7 @@ async def test_a_seek_makes_acknowledgements_of_earlier_deliveries_void(tmp_path
             assert (await info(running)).backlog_messages == 0
 
 
-async def test_what_waits_for_a_client_that_does_not_read_is_void_after_a_seek(tmp_path: Path) -> None:
+async def test_messages_queued_for_a_slow_client_are_void_after_a_seek(tmp_path: Path) -> None:
     async with (
         compat_broker(tmp_path) as running,
         calling(running) as caller,
@@ -302,7 +302,7 @@ async def test_ids_survive_a_restart(tmp_path: Path, crash: bool) -> None:
             assert await subscribe(caller, TOPIC) == consumer_id
 
 
-async def test_what_cannot_be_subscribed(tmp_path: Path) -> None:
+async def test_subscriptions_that_are_refused(tmp_path: Path) -> None:
     async with compat_broker(tmp_path, policies={"max_subscriptions": 1}) as running, calling(running) as caller:
         await caller.create(TOPIC)
         with pytest.raises(TopicNotFoundError):
@@ -460,7 +460,7 @@ async def test_ids_that_are_not_known(tmp_path: Path) -> None:
                 await stream.next()
 
 
-async def test_what_is_stored_of_ids_goes_with_their_subscriptions(tmp_path: Path) -> None:
+async def test_stored_consumer_ids_are_deleted_with_their_subscription(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running:
 
         async def stored() -> set[int]:
@@ -622,7 +622,7 @@ async def test_a_slow_client_keeps_what_it_has_not_worked_on_yet(tmp_path: Path)
         assert (await info(running)).redelivered_messages == 1
 
 
-async def test_what_a_client_never_acknowledges_goes_to_another(tmp_path: Path) -> None:
+async def test_messages_that_a_client_never_acknowledges_go_to_another_one(tmp_path: Path) -> None:
     policy = {"ack_timeout_s": 0.2, "redelivery_delay_s": 0.0}
     async with compat_broker(tmp_path, subscription_policy=policy) as running, calling(running) as caller:
         producer_id = (await caller.create(TOPIC)).producer_id
@@ -671,7 +671,7 @@ async def test_unused_ids_expire(tmp_path: Path) -> None:
             assert await ids.sweep() == 1
             assert len(ids) == 1
         stored, _ = await running.broker.directory.catalogue.store.list("/compat/consumers/")
-        assert [item.key for item in stored] == [f"/compat/consumers/{used:016x}"]
+        assert [item.key for item in stored] == [f"/compat/consumers/b1/{used:016x}"]
 
 
 def consumer_ids(running: RunningBroker) -> Any:

@@ -64,7 +64,7 @@ def test_an_advertised_address_must_be_one() -> None:
             load_config(None, {"advertised_address": wrong})
 
 
-async def test_what_cannot_be_looked_up(tmp_path: Path) -> None:
+async def test_lookups_that_are_refused(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller:
         await caller.create("/default/parts-part-0")
         for unknown in ("/default/missing", "/default/parts", "/default/parts-part-1"):

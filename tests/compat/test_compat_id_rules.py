@@ -54,7 +54,7 @@ class World:
         self.ids = self.life()
 
     def life(self) -> ConsumerIds:
-        return ConsumerIds(self.store, self.limits, self.new_id, self.exists)
+        return ConsumerIds(self.store, "b1", self.limits, self.new_id, self.exists)
 
     def new_id(self) -> int:
         self.next_id += 1
@@ -243,7 +243,7 @@ async def test_room_is_made_for_some_at_a_time_and_by_the_outdated_first(
         await world.agrees()
 
 
-async def test_a_sweep_takes_what_was_not_used_for_long_and_is_not_connected(
+async def test_a_sweep_removes_ids_that_are_idle_and_disconnected(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with world_of(compat_consumer_expiry_s=100.0) as world:

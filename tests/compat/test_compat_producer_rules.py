@@ -91,6 +91,7 @@ class World:
             composing=SimpleNamespace(of=lambda topic: SimpleNamespace(add=lambda *args: self.add(topic, *args))),
         )
         self.producers = Producers(cast("Any", self.broker))
+        self.producers.load()
 
     def topic(self, name: str) -> FakeTopic:
         if name not in self.topics:
@@ -141,9 +142,7 @@ def test_a_message_goes_to_its_topic_as_it_came() -> None:
         (UnavailableError("away"), UnavailableError),
     ],
 )
-def test_what_became_of_a_message_is_said_so_that_the_client_does_the_right_thing(
-    error: DanubeError, kind: type[DanubeError] | None
-) -> None:
+def test_the_status_of_a_message_lets_the_client_decide(error: DanubeError, kind: type[DanubeError] | None) -> None:
     world = World(FakeTopic(ann=1))
     call = world.send()
     world.added[0][4](error)
@@ -211,7 +210,7 @@ def test_a_topic_that_has_gone_is_looked_up_again() -> None:
             world.send(producer_id)
 
 
-def test_who_is_known_and_who_is_forgotten() -> None:
+def test_known_and_forgotten_producers() -> None:
     first, second = FakeTopic(ann=1, bob=2), FakeTopic("/default/u", cyd=3)
     world = World(first, second)
     assert [world.producers.is_known(number) for number in (1, 2, 3, 4)] == [True, True, True, False]

@@ -176,7 +176,7 @@ async def test_a_plain_and_a_partitioned_topic_do_not_share_a_name(tmp_path: Pat
                 await caller.create(clash)
 
 
-async def test_what_cannot_be_created(tmp_path: Path) -> None:
+async def test_producers_that_cannot_be_created(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller:
         for topic in ("orders", "/default", "/default/a/b", "", "/default/a b"):
             with pytest.raises(InvalidArgumentError):
@@ -378,7 +378,7 @@ async def test_dead_letters_name_the_producer_of_the_message(tmp_path: Path) -> 
 # --- What is wrong with a message ---
 
 
-async def test_what_cannot_be_sent(tmp_path: Path) -> None:
+async def test_messages_that_cannot_be_sent(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller:
         producer_id = (await caller.create(TOPIC)).producer_id
         other_id = (await caller.create("/default/other")).producer_id
@@ -519,7 +519,7 @@ async def test_a_caller_that_goes_away_loses_nothing_for_others(
         assert {message.payload for message in messages} == {b"stays", b"goes"}
 
 
-def test_what_may_succeed_later_has_a_status_that_clients_retry() -> None:
+def test_temporary_failures_have_a_status_that_clients_retry() -> None:
     retried = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED}
     kinds: list[type[DanubeError]] = [DanubeError]
     for kind in kinds:

@@ -18,6 +18,7 @@ from danube.model.errors import BrokerDrainingError, NotFoundError, Status
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"]
 CLIENT_SERVICES = [
+    "danube.AuthService",
     "danube.ConsumerService",
     "danube.Discovery",
     "danube.HealthCheck",
@@ -134,7 +135,7 @@ class Asking:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_served_describes_itself(tmp_path: Path, version: str) -> None:
+async def test_served_methods_are_described_by_reflection(tmp_path: Path, version: str) -> None:
     pb = VERSIONS[version]
     async with compat_broker(tmp_path) as running, calling(running) as caller:
         path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
@@ -162,7 +163,7 @@ async def test_what_is_served_describes_itself(tmp_path: Path, version: str) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_reflection_cannot_answer(tmp_path: Path, version: str) -> None:
+async def test_reflection_refuses_unknown_requests(tmp_path: Path, version: str) -> None:
     pb = VERSIONS[version]
     async with compat_broker(tmp_path) as running, calling(running) as caller:
         path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"

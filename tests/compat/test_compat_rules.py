@@ -95,7 +95,7 @@ def test_a_symbol_is_found_in_its_file() -> None:
         assert len(answer(file_containing_symbol=symbol).file_descriptor_response.file_descriptor_proto) == 1
 
 
-def test_what_belongs_to_other_services_is_not_described() -> None:
+def test_methods_of_other_services_are_not_described() -> None:
     with pytest.raises(NotFoundError, match=r"'danube\.Discovery' does not belong"):
         answer(file_containing_symbol="danube.Discovery")
     with pytest.raises(InvalidArgumentError, match="the request is empty"):

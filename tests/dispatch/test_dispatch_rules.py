@@ -87,7 +87,7 @@ def test_a_byte_and_a_message_of_credit_are_some(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_delayed_is_forgotten_at_a_seek(kind):
+def test_delays_are_forgotten_at_a_seek(kind):
     machine = subscription(kind, "c")
     machine.offered(batch(0, list("ab"), due=50.0), 0.0)
     assert machine._delayed.some
@@ -185,7 +185,7 @@ def test_only_what_is_delivered_again_counts_as_redelivered(kind):
 
 
 @pytest.mark.parametrize("make", [reader, lambda: lossy(EXCLUSIVE, 100)])
-def test_what_tracks_nothing_counts_nothing(make):
+def test_a_machine_without_tracking_counts_nothing(make):
     machine = make()
     machine.offered(batch(0, ["a"] * 3), 0.0)
     machine.offered(batch(3, ["a"] * 2), 0.0)
@@ -209,7 +209,7 @@ def test_a_reader_begins_at_the_first_offset_and_counts_what_it_reads_as_acknowl
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_said_to_be_acknowledged_is_in_the_cursor(kind):
+def test_reported_acknowledgements_are_in_the_cursor(kind):
     """Whatever limit of ranges the cursor has."""
     machine = subscription(kind, "c", cursor=Cursor(0, max_ranges=1))
     pump(machine, batch(0, list("abcdef")))
@@ -221,7 +221,7 @@ def test_what_is_said_to_be_acknowledged_is_in_the_cursor(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_delayed_leaves_nothing_behind_when_it_was_delivered(kind):
+def test_a_delivered_delayed_message_leaves_no_state(kind):
     machine = subscription(kind, "c", limits={"max_delayed_ranges": 2})
     late = [batch(0, list("ab"), due=5.0), batch(2, list("ab"), due=6.0)]
     assert pump(machine, *late) == {}
@@ -293,7 +293,7 @@ def test_several_ranges_that_are_not_due_are_discarded_at_once(kind):
     assert machine.explain(8.0, 6).state == "caught-up"
 
 
-def test_what_is_discarded_before_its_time_is_no_bound_for_others():
+def test_a_discarded_delayed_message_bounds_no_other():
     delayed = Delayed()
     delayed.add([(0, 4)], 5.0)
     delayed.add([(4, 8)], 6.0)
@@ -313,7 +313,7 @@ def test_the_next_delivery_time_is_that_of_what_is_left():
 
 
 @pytest.mark.parametrize("kind", RANGED)
-def test_what_comes_due_between_a_read_and_its_batch_goes_before_the_batch(kind):
+def test_messages_due_between_a_read_and_its_batch_go_first(kind):
     machine = subscription(kind, "c", max_unacked_messages=2)
     late = batch(0, list("ab"), due=5.0)
     machine.offered(late, 0.0)
@@ -396,7 +396,7 @@ def test_flights_time_out_in_order_of_time_however_many_are_over(seed):
     assert found.next_deadline() is None
 
 
-def test_what_is_released_is_what_is_named_or_whole_flights_of_it():
+def test_a_release_takes_named_messages_or_whole_flights():
     ann, bob = Member(1, "ann"), Member(2, "bob")
     places = [(0, 4, ann), (4, 8, bob), (8, 12, ann)]
     cursor, found = flights(*places)
@@ -449,7 +449,7 @@ def test_a_range_that_waits_is_taken_up_to_the_end_of_its_batch():
     assert waiting.peek() == item(20, 22)
 
 
-def test_what_is_set_aside_and_was_acknowledged_is_over():
+def test_a_message_set_aside_and_acknowledged_is_settled():
     cursor = Cursor()
     aside = Aside(cursor)
     aside.add(item(7, 9))
@@ -552,7 +552,7 @@ def test_several_ranges_are_given_back_at_once():
     assert pump(machine, span, now=1.0) == {1: [0, 1, 4, 5]}
 
 
-def test_what_was_acknowledged_late_in_any_order_is_settled_with_what_is_before_it():
+def test_late_acknowledgements_in_any_order_settle_with_their_predecessors():
     """It waited, and was acknowledged out of turn, with one between that was not."""
     for order in ((3, 1, 2), (1, 3, 2), (2, 3, 1), (3, 2, 1), (1, 2, 3)):
         machine = machine_of([])
@@ -577,7 +577,7 @@ def test_a_discard_says_what_it_settles_behind_it():
     assert machine.describe(4).backlog_messages == 1
 
 
-def test_what_is_acknowledged_late_is_forgotten_when_it_is_discarded():
+def test_a_late_acknowledgement_is_forgotten_when_its_message_is_discarded():
     machine = machine_of([])
     pump(machine, batch(0, ["a"] * 4))
     machine.nack(1, [1, 2], 5.0, 0.0)
@@ -652,7 +652,7 @@ def test_poison_that_is_none_any_more_goes_back_to_its_place():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_waits_for_credit_is_poison_as_soon_as_the_policy_says_so(kind):
+def test_messages_that_wait_for_credit_become_poison_by_the_policy(kind):
     machine = subscription(kind, "c", redelivery_delay_s=2.0)
     span = batch(0, list("ab"))
     pump(machine, span)

@@ -163,7 +163,7 @@ def test_dead_letters_are_set_aside_until_they_are_discarded(kind):
 
 
 @pytest.mark.parametrize("kind", RANGED)
-def test_what_is_poison_by_a_new_policy(kind):
+def test_messages_that_a_new_policy_makes_poison(kind):
     """The new policy applies to waiting messages at once, and to those in flight when they are returned."""
     machine = machine_of(kind, max_redelivery_count=5, poison="dead_letter")
     machine.offered(span(0, 3), 0.0)

@@ -35,7 +35,7 @@ def delivered(machine, batch, now):
 
 
 @pytest.mark.parametrize("kind", [FAILOVER, SHARED, KEY_SHARED])
-def test_what_is_given_back_goes_to_another_and_has_not_failed(kind):
+def test_messages_given_back_go_to_another_consumer_without_a_failure(kind):
     machine = machine_of(kind, "ann", "bob")
     batch = span(0, 6)
     machine.credit(1, 100, 10**6)

@@ -37,7 +37,7 @@ from danube.dispatch.globs import Glob, matches_any
         ("a\\*", ["a\\", "a\\b"], ["a*"]),
     ],
 )
-def test_what_a_pattern_matches(pattern, fits, fits_not):
+def test_matches_of_patterns(pattern, fits, fits_not):
     glob = Glob(pattern)
     assert [text for text in fits if not glob.matches(text)] == []
     assert [text for text in fits_not if glob.matches(text)] == []

@@ -33,7 +33,7 @@ def test_block_stops_only_the_key():
 
 
 @pytest.mark.parametrize("how", ["ack", "ack before its turn", "discard", "policy", "count", "seek"])
-def test_what_ends_a_block(how):
+def test_events_that_end_a_block(how):
     machine, span = blocked_machine()
     if how == "seek":
         machine.seek(1, 0.0)
@@ -89,7 +89,7 @@ def test_drop_acknowledges_poison_and_its_followers_go_on():
     assert machine.ack([0, 6], 1, 0.0) == [0, 1, 2, 6]
 
 
-def test_what_was_acknowledged_behind_dropped_poison_has_its_turn():
+def test_messages_acknowledged_behind_dropped_poison_are_settled():
     span = batch(0, KEYS)
     machine = machine_of((), max_redelivery_count=0, poison="drop")
     pump(machine, span)
@@ -121,7 +121,7 @@ def test_dead_letters_leave_their_line_and_stay_until_they_are_copied():
     assert machine.cursor.floor == 6
 
 
-def test_what_is_set_aside_takes_its_place_again_when_the_policy_changes():
+def test_messages_set_aside_return_when_the_policy_changes():
     span = batch(0, KEYS)
     machine = machine_of((), max_redelivery_count=0, poison="dead_letter")
     pump(machine, span)
@@ -268,7 +268,7 @@ def test_a_shorter_timeout_acts_at_once_on_what_is_in_flight():
     assert machine.next_deadline() == 103.0
 
 
-def test_what_was_acknowledged_early_does_not_time_out():
+def test_messages_acknowledged_early_do_not_time_out():
     first, second = batch(0, ["a"]), batch(1, ["a"])
     machine = machine_of(())
     pump(machine, first, second)

@@ -65,7 +65,7 @@ def test_one_consumer_and_a_successor():
     assert machine.explain(0.0, 10).state == "no-consumer"
 
 
-def test_what_the_log_has_lost_is_skipped_and_a_seek_goes_anywhere():
+def test_lost_messages_are_skipped_and_a_seek_goes_anywhere():
     machine = reader()
     assert machine.discard([0, 15], 0.0) == []
     assert machine.next_read(0.0) == (15, False)

@@ -67,7 +67,7 @@ def test_a_join_takes_one_in_n_from_everybody_and_a_leave_gives_them_back(count)
     to_newcomer = moved(before, joined)
     assert {new for _, new in to_newcomer.values()} == {members[-1]}
     assert 0.5 / count < len(to_newcomer) / len(KEYS) < 1.6 / count
-    assert {old for old, _ in to_newcomer.values()} == set(members[:-1]), "everybody gives some"
+    assert {old for old, _ in to_newcomer.values()} == set(members[:-1]), "each member gives some"
     ring.remove(members[-1])
     assert owners_of(ring) == before
     ring.remove(members[0])

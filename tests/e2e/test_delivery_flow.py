@@ -139,7 +139,7 @@ async def test_delayed_messages_are_overtaken_and_never_early_even_if_the_broker
                 await message.ack()
 
 
-async def test_what_has_outlived_its_topics_ttl_is_not_delivered_and_leaves_the_backlog(
+async def test_messages_past_their_ttl_are_not_delivered_and_leave_the_backlog(
     shared_broker: BrokerProcess,
 ) -> None:
     topic = "/default/short-lived"

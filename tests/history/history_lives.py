@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import trio
-from sealed import check_catalogue, check_counts
+from sealed import check_catalogue, check_counts, claim
+from tenures import BrokerTenure, open_catalogue
 from trio.testing import MockClock
 
 from danube.history import History, HistoryCatalogue, read_bucket
@@ -192,7 +193,7 @@ class Life:
                 Durability.DISK,
                 self.journal,
                 cache,
-                self.catalogue.epoch,
+                self.catalogue.tenure.epoch(truth.topic_id),
                 0,
                 start,
                 found,
@@ -290,6 +291,8 @@ class World:
         self.disk = SimulatedDisk(self.random)
         self.topics = {topic_id: TopicTruth(topic_id) for topic_id in (1, 2, 3)}
         self.lives = 0
+        self.tenure: BrokerTenure | None = None
+        """What the broker owns; None: everything, in a new life each time."""
 
     async def live(
         self,
@@ -317,7 +320,8 @@ class World:
             cut.end_life = end_life
             storage = Storage(wrap(CutBackend(self.space, cut)), random=self.random, limits=LIMITS)
             journal = Journal(self.disk, LIMITS, file_size=FILE_SIZE, snapshot=lambda topic_id: b"")
-            life = Life(self, await HistoryCatalogue.claim(store, "one"), journal, storage)
+            catalogue = await (claim(store, "one") if self.tenure is None else open_catalogue(store, self.tenure))
+            life = Life(self, catalogue, journal, storage)
             bad_metadata(store)
             journal.on_commit = life.on_commit
             try:

@@ -9,9 +9,11 @@ from random import Random
 import trio
 from trio.testing import MockClock
 
-from danube.history.catalogue import HistoryCatalogue, OwnerRecord
+from danube.history.catalogue import HistoryCatalogue
 from danube.history.parts import ObjectRef, TopicHistory
 from danube.history.segment import SegmentBuilder, SegmentFooter, SegmentKind
+from danube.history.sole_tenure import SoleTenure, TenureRecord
+from danube.history.tenure import Tenure
 from danube.log import StoredBatch
 from danube.metadata import MetadataStore, TableWriter
 from danube.metadata._guard import Guard
@@ -74,10 +76,16 @@ def run_virtual(work: Callable[..., Awaitable[None]], *arguments: object) -> Non
     trio.run(work, *arguments, clock=MockClock(autojump_threshold=0))
 
 
-async def reload(store: MetadataStore) -> HistoryCatalogue:
+async def claim(store: MetadataStore, incarnation: str = "one", at_least: int = 1) -> HistoryCatalogue:
+    """The catalogue of a broker that owns everything, in a new life."""
+    return await HistoryCatalogue.open(store, await SoleTenure.begin(store, at_least=at_least), incarnation)
+
+
+async def reload(store: MetadataStore, tenure: Tenure | None = None) -> HistoryCatalogue:
     """What the store has, without becoming its owner."""
-    catalogue = HistoryCatalogue(store, TableWriter(store, Guard("/none", 1, 0)), OwnerRecord(0, ""), 0)
-    await catalogue._load()
+    life = SoleTenure(store, "b1", TenureRecord(1, 1), 0)
+    catalogue = HistoryCatalogue(store, tenure or life, TableWriter(store, Guard("/none", 1, 0)), "", life)
+    await catalogue.load()
     return catalogue
 
 
@@ -89,8 +97,9 @@ def check_counts(catalogue: HistoryCatalogue) -> None:
     for ref, found in catalogue.objects.items():
         assert found.references == references.pop(ref, 0)
         assert found.live_bytes == live.pop(ref, 0)
-        assert bool(found.garbage_since_us) == (not found.references)
+        assert found.references > 0
     assert not references
+    assert not catalogue.objects.keys() & catalogue.garbage.keys()
     for topic in catalogue.topics.values():
         bounds = [bound for record in topic.parts for bound in (record.part.base_offset, record.part.end_offset)]
         assert bounds == sorted(bounds)
@@ -102,6 +111,7 @@ async def check_catalogue(store: MetadataStore, catalogue: HistoryCatalogue) -> 
     check_counts(catalogue)
     stored = await reload(store)
     assert stored.objects == catalogue.objects
+    assert stored.garbage == catalogue.garbage
     for topic_id in stored.topics.keys() | catalogue.topics.keys():
         ours, theirs = catalogue.find(topic_id) or TopicHistory(), stored.find(topic_id) or TopicHistory()
         assert theirs.parts == ours.parts

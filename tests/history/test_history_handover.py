@@ -9,7 +9,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sealed import build, run_virtual
+from sealed import build, claim, run_virtual
 
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.parts import ObjectRef
@@ -115,9 +115,9 @@ class House:
             start = min(start, log.start_offset + 5)
         await self.catalogue.expire(topic_id, start, 60)
         log.expire(start)
-        for garbage in self.catalogue.garbage(61):
+        for garbage in self.catalogue.garbage_until(61):
             await self.storage.delete([garbage.key])
-            await self.catalogue.forget_object(garbage)
+            await self.catalogue.forget_objects([garbage])
 
     async def keep_sealing(self) -> None:
         while self.writing:
@@ -177,7 +177,7 @@ def test_readers_cross_moving_borders(seed: int) -> None:
 async def readers_cross_moving_borders(seed: int) -> None:
     random = Random(seed)
     async with MemoryStore() as store, trio.open_nursery() as life:
-        house = House(random, await HistoryCatalogue.claim(store, "one"))
+        house = House(random, await claim(store, "one"))
         await house.journal.recover()
         await life.start(house.journal.run)
         await life.start(house.reader.run)
@@ -207,7 +207,7 @@ async def test_the_border_passes_a_reader_in_the_journal(how: str, autojump_cloc
     """A read from the disk is under way when everything it wants next leaves the journal's index."""
     random = Random(4)
     async with MemoryStore() as store, trio.open_nursery() as life:
-        house = House(random, await HistoryCatalogue.claim(store, "one"))
+        house = House(random, await claim(store, "one"))
         await house.journal.recover()
         await life.start(house.journal.run)
         await life.start(house.reader.run)
@@ -247,7 +247,7 @@ async def test_a_time_that_is_sealed_while_it_is_looked_for(autojump_clock: obje
 
     random = Random(4)
     async with MemoryStore() as store, trio.open_nursery() as life:
-        house = House(random, await HistoryCatalogue.claim(store, "one"))
+        house = House(random, await claim(store, "one"))
         house.reader.__class__ = Slow
         await house.journal.recover()
         await life.start(house.journal.run)
@@ -280,7 +280,7 @@ async def test_a_time_that_is_sealed_while_it_is_looked_for(autojump_clock: obje
 async def test_damage_in_the_journal_hides_nothing_before_it(autojump_clock: object) -> None:
     random = Random(4)
     async with MemoryStore() as store, trio.open_nursery() as life:
-        house = House(random, await HistoryCatalogue.claim(store, "one"))
+        house = House(random, await claim(store, "one"))
         await house.journal.recover()
         await life.start(house.journal.run)
         await house.append(1, 40)

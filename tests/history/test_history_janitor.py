@@ -10,7 +10,7 @@ from history_lives import GRACE_S, Life, World, run_lives, wall_clock_us
 
 from danube.history.objects import object_name
 from danube.history.packing import segment_prefix
-from danube.history.parts import ObjectRecord, ObjectRef
+from danube.history.parts import GarbageRecord, ObjectRef
 from danube.model.errors import DanubeError, OwnerFencedError, StorageError
 from danube.storage import StorageBackend
 from danube.testing.metadata import FaultyMetadataStore
@@ -64,18 +64,18 @@ def test_missing_and_damaged_objects_are_named() -> None:
 
 def test_orphans_are_deleted_when_no_reader_can_need_them() -> None:
     async def work(life: Life) -> None:
-        world, epoch = life.world, life.catalogue.epoch
+        world, epoch = life.world, life.catalogue.tenure.life
         await life.append(1, 8)
         await life.seal(1)
         wanted = segments(world)
         await trio.sleep(GRACE_S)
         old_us, new_us = wall_clock_us(), wall_clock_us() + int(GRACE_S * 1e6)
         names = {
-            "mine": object_name("c", old_us, epoch, world.random),
-            "my predecessor's": object_name("c", old_us, epoch - 1, world.random),
-            "under way": object_name("c", new_us, epoch, world.random),
-            "my successor's": object_name("c", old_us, epoch + 1, world.random),
-            "another cluster's": object_name("d", old_us, epoch, world.random),
+            "mine": object_name("c", old_us, "b1", epoch, world.random),
+            "my predecessor's": object_name("c", old_us, "b1", epoch - 1, world.random),
+            "under way": object_name("c", new_us, "b1", epoch, world.random),
+            "my successor's": object_name("c", old_us, "b1", epoch + 1, world.random),
+            "another cluster's": object_name("d", old_us, "b1", epoch, world.random),
             "the user's": "segments/c/README.txt",
         }
         for key in names.values():
@@ -206,7 +206,7 @@ def test_garbage_that_cannot_be_deleted_causes_no_busy_loop(trouble: str) -> Non
                 faults[0].denied = True
             else:
                 ref = ObjectRef("former", "segments/c/x.seg")
-                life.catalogue.objects[ref] = ObjectRecord(1, 0, 0, 1, 1)
+                life.catalogue.garbage[ref] = GarbageRecord("b1", 1, 1, 1)
             await trio.sleep(2 * GRACE_S)
             rounds = 0
             keep = life.history.keep
@@ -221,7 +221,7 @@ def test_garbage_that_cannot_be_deleted_causes_no_busy_loop(trouble: str) -> Non
             assert 15 <= rounds <= 21  # each half minute
             faults[0].denied = False
             await trio.sleep(60)
-            assert trouble != "denied" or not life.catalogue.objects
+            assert trouble != "denied" or not life.catalogue.garbage
 
         assert await world.live(work, wrap=wrap)
 

@@ -19,6 +19,7 @@ from danube.history.manifest_format import (
     Bucket,
     Manifest,
     ManifestKind,
+    Stream,
     decode_manifest,
     encode_manifest,
     encode_pieces,
@@ -39,7 +40,7 @@ from danube.model.errors import (
 from danube.model.limits import Limits
 from danube.storage import MemoryBackend, MemorySpace, Storage
 
-PREFIX = manifest_prefix("c")
+PREFIX = manifest_prefix("c") + "one/b1/"
 
 
 class TrickyBackend(MemoryBackend):
@@ -73,13 +74,15 @@ def make_part(topic_id: int, base: int, end: int) -> SegmentPart:
 class Truth:
     """What the catalogue and the broker know, and a manifest log that follows it."""
 
-    def __init__(self, storage: Storage, epoch: int = 1, incarnation: str = "one") -> None:
+    def __init__(self, storage: Storage, epoch: int = 1, incarnation: str = "one", broker: str = "b1") -> None:
         self.parts: dict[tuple[int, int], PartRecord] = {}
         self.starts: dict[int, int] = {}
         self.topics: dict[str, bytes] = {}
         self.subscriptions: dict[int, dict[str, tuple[bytes, bytes]]] = {}
         self.time_us = 0
-        self.log = ManifestLog(storage, "c", incarnation, epoch, self.everything, self.clock)
+        self.epochs: dict[int, int] = {}
+        stream = Stream(incarnation, broker)
+        self.log = ManifestLog(storage, "c", stream, epoch, self.everything, self.clock, self.epochs_of)
 
     def clock(self) -> int:
         self.time_us += 1
@@ -100,6 +103,9 @@ class Truth:
         removed = [self.parts.pop(item) for item in old]
         self.parts[part.topic_id, part.base_offset] = PartRecord("default", key, part)
         self.log.note(removed=removed, added={key: [part]})
+
+    def epochs_of(self, topic_ids):
+        return {topic_id: self.epochs[topic_id] for topic_id in topic_ids if topic_id in self.epochs}
 
     def check(self, bucket: Bucket, *, epoch: int = 1) -> None:
         assert (bucket.epoch, bucket.incarnation) == (epoch, "one")
@@ -209,7 +215,7 @@ async def test_a_snapshot_and_then_deltas() -> None:
     truth.check(bucket)
     assert bucket.subscriptions == {1: {"sub": (b"r", b"c")}}
     assert bucket.created_us == truth.time_us
-    assert bucket.snapshot_key == f"{PREFIX}{1:016x}/{0:016x}"
+    assert bucket.last_keys == [f"{PREFIX}{1:016x}/{3:016x}"]
 
 
 async def test_parts_added_and_removed_between_two_manifests() -> None:
@@ -432,13 +438,14 @@ async def test_damage_is_named_and_does_not_stop_the_owner() -> None:
     later.add("o9", make_part(1, 9, 10))
     await later.log.flush()
     later.check(await read_bucket(storage, "c"), epoch=2)
-    # If nothing can be read, the owner is unknown.
+    # Whose manifests they are, their names say.
     for key in list(space.objects):
         space.store(key, b"", 0)
     third = Truth(storage, epoch=3)
-    third.add("x", make_part(1, 0, 1))
-    with pytest.raises(DataLossError):
-        await third.log.flush()
+    third.parts = later.parts
+    third.add("x", make_part(1, 10, 11))
+    await third.log.flush()
+    third.check(await read_bucket(storage, "c"), epoch=3)
 
 
 async def test_foreign_objects_do_not_disturb() -> None:
@@ -688,3 +695,92 @@ async def test_a_backend_that_is_down_is_not_damage() -> None:
             await attempt()
         assert isinstance(caught.value, DanubeError)
         assert caught.value.retryable
+
+
+# Several brokers
+
+
+async def test_brokers_describe_their_own_topics_and_a_reader_sees_all_of_them() -> None:
+    storage, _ = open_storage(MemorySpace())
+    first, second = Truth(storage, broker="b1"), Truth(storage, epoch=7, broker="b2")
+    second.time_us = 1000
+    first.epochs, second.epochs = {1: 10}, {2: 20}
+    for number in range(70):  # several snapshots of each
+        first.add(f"a{number}", make_part(1, number, number + 1))
+        second.add(f"b{number}", make_part(2, number, number + 1))
+        await first.log.flush()
+        await second.log.flush()
+    first.log.note(topics={"/default/a": b"of a", "": b"old"}, subscriptions={1: {"s": (b"r", b"c")}})
+    second.log.note(topics={"/default/b": b"of b", "": b"new"}, starts={2: 5})
+    await first.log.flush()
+    await second.log.flush()
+    bucket = await read_bucket(storage, "c")
+    assert {number: len(parts) for number, parts in bucket.parts.items()} == {1: 70, 2: 70}
+    assert (bucket.topics, bucket.namespaces) == ({"/default/a": b"of a", "/default/b": b"of b"}, {"": b"new"})
+    assert (bucket.starts, bucket.subscriptions) == ({2: 5}, {1: {"s": (b"r", b"c")}})
+    assert (bucket.epoch, bucket.epochs) == (7, {"b1": 1, "b2": 7})
+    assert (await read_bucket(storage, "c")).last_keys == bucket.last_keys
+    await first.log.confirm()
+    await second.log.confirm()
+    # A later life of one of them continues its stream, and the other one does not notice.
+    later = Truth(storage, epoch=2, broker="b1")
+    later.parts, later.epochs = dict(first.parts), {1: 11}
+    later.add("a70", make_part(1, 70, 71))
+    await later.log.flush()
+    with pytest.raises(OwnerFencedError):
+        await first.log.confirm()
+    await second.log.confirm()
+    bucket = await read_bucket(storage, "c")
+    assert {number: len(parts) for number, parts in bucket.parts.items()} == {1: 71, 2: 70}
+
+
+async def test_of_a_topic_that_has_moved_its_last_owner_knows_all() -> None:
+    storage, _ = open_storage(MemorySpace())
+    first, second = Truth(storage, broker="b1"), Truth(storage, broker="b2")
+    first.epochs = {1: 10, 2: 10}
+    first.add("a", make_part(1, 0, 10), make_part(2, 0, 10))
+    first.add("b", make_part(1, 10, 20))
+    first.subscriptions = {1: {"s": (b"r", b"old")}}
+    await first.log.flush()
+    # Topic 1 goes to the second broker, which merges its parts; the first one dies before it can say so.
+    second.epochs = {1: 11}
+    second.add("c", make_part(1, 0, 20))
+    second.subscriptions = {1: {"s": (b"r", b"new")}}
+    await second.log.flush()
+    bucket = await read_bucket(storage, "c")
+    assert {base: key for base, (key, _) in bucket.parts[1].items()} == {0: "c"}
+    assert {base: key for base, (key, _) in bucket.parts[2].items()} == {0: "a"}
+    assert bucket.subscriptions == {1: {"s": (b"r", b"new")}}
+    assert bucket.owned == {1: 11, 2: 10}
+
+
+async def test_other_metadata_take_over_from_all_brokers_at_once() -> None:
+    space = MemorySpace()
+    storage, _ = open_storage(space)
+    formers = [Truth(storage, epoch=number, broker=f"b{number}") for number in (1, 5)]
+    for number, former in enumerate(formers):
+        former.add(f"o{number}", make_part(number, 0, 10))
+        await former.log.flush()
+    bucket = await read_bucket(storage, "c")
+    heir = Truth(storage, epoch=bucket.epoch + 1, incarnation="two")
+    for key, part in [item for parts in bucket.parts.values() for item in parts.values()]:
+        heir.add(key, part)
+    await heir.log.take_over(bucket, bucket.epoch + 1)
+    after = await read_bucket(storage, "c")
+    assert (after.incarnation, after.parts) == ("two", bucket.parts)
+    for former in formers:
+        former.add("late", make_part(9, 0, 10))
+        await former.log.flush()  # they do not know
+        with pytest.raises(OwnerFencedError):
+            await former.log.confirm()
+    assert (await read_bucket(storage, "c")).parts == bucket.parts
+    # Another broker of the new metadata begins to write there: it needs no higher epoch than theirs.
+    other = Truth(storage, incarnation="two", broker="b5")
+    other.add("x", make_part(7, 0, 10))
+    await other.log.flush()
+    assert set((await read_bucket(storage, "c")).parts) == {0, 1, 7}
+    for number in range(140):
+        heir.add(f"n{number}", make_part(8, number, number + 1))
+        await heir.log.flush()
+    assert not [key for key in space.objects if key.startswith(manifest_prefix("c") + "one/")]
+    assert set((await read_bucket(storage, "c")).parts) == {0, 1, 7, 8}

@@ -71,7 +71,7 @@ def test_garbage_goes_although_merging_fails(monkeypatch: pytest.MonkeyPatch) ->
     async def work(life: Life) -> None:
         objects = await three_small_parts(life)
         await life.history.keep()
-        assert life.catalogue.garbage(1 << 60)
+        assert life.catalogue.garbage_until(1 << 60)
         await trio.sleep(2 * GRACE_S)
 
         async def fail(*_arguments: object) -> int:
@@ -87,7 +87,7 @@ def test_garbage_goes_although_merging_fails(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(StorageUnavailableError, match="no writing today"):
             await life.history.keep()
         assert not pending.pending
-        assert not life.catalogue.garbage(1 << 60)
+        assert not life.catalogue.garbage_until(1 << 60)
         assert before - set(life.world.space.objects) >= {key for keys in objects.values() for key in keys}
         # A former owner deletes nothing.
         monkeypatch.setattr(life.history.merger, "merge", fenced)

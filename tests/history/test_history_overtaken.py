@@ -12,8 +12,8 @@ from danube.log import StoredBatch
 async def fill(life: Life) -> None:
     """Less than a segment of topic 1 in a file that nothing else keeps; what follows is in later ones."""
     await life.append(1, 9, (300,))
-    file = life.journal._keeper.active.file_id
-    while life.journal._keeper.active.file_id == file:
+    file = life.journal._stock.active.file_id
+    while life.journal._stock.active.file_id == file:
         await life.append(2, 1, (900,))
     await life.append(1, 3, (300,))
     life.topics[1].log._cached.clear()
@@ -43,7 +43,7 @@ def test_nothing_is_passed_over_by_a_reader_that_sealing_overtakes(
                 await life.seal(1)
                 await life.append(2, 30, (900,))  # other messages take the place
                 with trio.fail_after(100):
-                    while life.journal.is_live(file) and file != life.journal._keeper.active.file_id:  # noqa: ASYNC110
+                    while life.journal.is_live(file) and file != life.journal._stock.active.file_id:  # noqa: ASYNC110
                         await trio.sleep(0.1)
                 overtaken.append(file)
                 if found is not None and not life.journal.is_live(file):

@@ -12,7 +12,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sealed import build, make_batch, make_batches, run_virtual, same
+from sealed import build, claim, make_batch, make_batches, run_virtual, same
 
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.parts import ObjectRef, PartRecord
@@ -83,9 +83,9 @@ class World:
         data, footer = build({topic_id: [b for b in self.truth[topic_id] if low <= b.base_offset < high]})
         self.backend.space.store(ref.key, data, 0)
         assert await self.catalogue.replace(old, ref, len(data), 60, footer.parts[0])
-        for garbage in self.catalogue.garbage(61):
+        for garbage in self.catalogue.garbage_until(61):
             self.backend.space.remove(garbage.key)
-            await self.catalogue.forget_object(garbage)
+            await self.catalogue.forget_objects([garbage])
 
     def damage(self, ref: ObjectRef, at: int) -> None:
         data, time_us = self.backend.space.objects[ref.key]
@@ -111,7 +111,7 @@ async def opened(
     *, chunk_bytes: int = 1000, first_bytes: int = 300, cache_bytes: int = 0, running: bool = True
 ) -> AsyncIterator[World]:
     async with MemoryStore() as store:
-        catalogue = await HistoryCatalogue.claim(store, "one")
+        catalogue = await claim(store, "one")
         world = World(catalogue, chunk_bytes=chunk_bytes, first_bytes=first_bytes, cache_bytes=cache_bytes)
         async with trio.open_nursery() as nursery:
             if running:

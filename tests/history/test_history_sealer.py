@@ -8,9 +8,14 @@ import pytest
 import trio
 from history_lives import LIMITS, Life, World, run_lives, wall_clock_us
 
+from danube.history import sealer as sealer_module
+from danube.history.packing import BuiltObject
 from danube.history.sealer import Sealable, Sealer
 from danube.log import Journal
+from danube.model.batch import STAMP_SIZE
 from danube.model.errors import StorageError, StorageUnavailableError
+from danube.model.policies import Retention
+from danube.storage import Storage
 
 
 def test_a_topic_that_is_deleted_while_a_round_begins_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +137,55 @@ def test_a_topic_of_which_everything_has_expired_has_nothing_to_seal(monkeypatch
         await life.append(1, 3, (300,))
         await life.seal(1)
         await life.check_content("afterwards")
+
+    async def scenario(world: World) -> None:
+        assert await world.live(work)
+
+    run_lives(scenario, 3)
+
+
+def test_retention_by_size_that_cuts_a_part_during_its_upload_keeps_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of such a part stayed in the count of unsealed ones, beside its own: what came after it was removed."""
+    cuts: list[int] = []
+
+    async def work(life: Life) -> None:
+        topic = life.topics[1]
+        log, truth = topic.log, topic.truth
+        await life.append(1, 1, (900,))
+        file = life.journal._stock.active.file_id
+        while life.journal._stock.active.file_id == file:
+            await life.append(2, 1, (900,))
+        await life.append(1, 3, (300,))
+        part_end = log.end_offset
+
+        async def overtaken_upload(storage: Storage, built: BuiltObject) -> None:
+            if not cuts:
+                await life.append(1, 3, (300,))
+                topic.retention = Retention(max_bytes=log.index.bytes_from(truth.batches[1].base_offset))
+                await life.history.expire(topic)
+                cuts.append(log.start_offset)
+            await upload(storage, built)
+
+        upload = sealer_module.upload
+        monkeypatch.setattr(sealer_module, "upload", overtaken_upload)
+        await life.seal(1)
+        (cut,) = cuts
+        assert 0 < cut < part_end == log.journal_start < log.end_offset, "the part is not cut"
+
+        def stored_bytes(offset: int) -> int:
+            return sum(STAMP_SIZE + len(each.part) for each in truth.batches if each.base_offset >= offset)
+
+        unsealed = stored_bytes(part_end)
+        assert log.unsealed_bytes - log.unsealed_surplus_bytes <= unsealed <= log.unsealed_bytes
+        await life.history.expire(topic)
+        assert stored_bytes(log.start_offset) >= topic.retention.max_bytes
+        truth.floor = log.start_offset
+        await life.check_content("after the cut")
+        await life.append(1, 60, (900,))
+        await life.seal(1)
+        await life.history.expire(topic)
+        assert log.start_offset > part_end, "more came, and retention goes on"
+        assert stored_bytes(log.start_offset) >= topic.retention.max_bytes
 
     async def scenario(world: World) -> None:
         assert await world.live(work)

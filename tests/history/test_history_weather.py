@@ -8,9 +8,9 @@ from random import Random
 import pytest
 import trio
 from history_lives import GRACE_S, Cut, Life, World, run_lives, wall_clock_us
-from sealed import check_catalogue
+from sealed import check_catalogue, claim
 
-from danube.history import HistoryCatalogue, read_bucket
+from danube.history import read_bucket
 from danube.history.packing import segment_prefix
 from danube.model.errors import MetadataConflictError, OwnerFencedError, StorageError, UnavailableError
 from danube.storage import StorageBackend
@@ -161,7 +161,7 @@ def test_a_former_owner_that_goes_on_changes_nothing(seed: int) -> None:
             await life.append(2, 6, (10,))
             await life.seal(1, 2)
             await life.append(1, 12, (10,))  # less than a segment: it waits
-            owner = await HistoryCatalogue.claim(world.metadata, "one")
+            owner = await claim(world.metadata, "one")
             picture = await world.metadata.list("/")
             manifests = {key for key in world.space.objects if key.startswith("manifests")}
             attempts = [
@@ -190,7 +190,7 @@ def test_the_sealer_of_a_former_owner_ends() -> None:
     async def scenario(world: World) -> None:
         async def work(life: Life) -> None:
             await life.append(1, 12)
-            await HistoryCatalogue.claim(world.metadata, "one")
+            await claim(world.metadata, "one")
             await life.seal(1)
 
         with pytest.RaisesGroup(OwnerFencedError, flatten_subgroups=True):

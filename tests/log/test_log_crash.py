@@ -7,7 +7,7 @@ from log_lives import World
 
 
 @pytest.mark.parametrize("group", range(10))
-def test_what_was_acknowledged_survives_crashes(group: int) -> None:
+def test_acknowledged_entries_survive_crashes(group: int) -> None:
     for seed in range(group * 12, group * 12 + 12):
         world = World(seed)
         for _ in range(4):

@@ -85,7 +85,7 @@ async def desk(disk: SimulatedDisk | None = None, limits: Limits = LIMITS) -> As
         await found.journal.aclose()
 
 
-async def test_what_arrives_during_a_commit_is_the_next_one(autojump_clock: MockClock) -> None:
+async def test_entries_that_arrive_during_a_commit_form_the_next_one(autojump_clock: MockClock) -> None:
     async with desk() as d:
         for _ in range(5):
             d.control()
@@ -124,7 +124,7 @@ async def test_a_slow_sync_does_not_delay_os_acknowledgements(autojump_clock: Mo
         await d.wait_for(slow)
 
 
-async def test_what_was_only_written_can_be_synced(autojump_clock: MockClock) -> None:
+async def test_written_entries_can_be_synced_later(autojump_clock: MockClock) -> None:
     async with desk() as d:
         await d.wait_for(d.control())
         before = d.disk.syncs
@@ -490,7 +490,7 @@ async def test_space_that_comes_free_on_the_disk_is_noticed_by_the_next_publish(
         assert not d.journal.usage().disk_full
 
 
-async def test_what_is_too_large_is_refused(autojump_clock: MockClock) -> None:
+async def test_entries_that_are_too_large_are_refused(autojump_clock: MockClock) -> None:
     with pytest.raises(ConfigurationError, match="max_batch_bytes"):
         Journal(SimulatedDisk(Random(1)), LIMITS, file_size=LIMITS.max_batch_bytes)
     async with desk() as d:

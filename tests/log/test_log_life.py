@@ -81,7 +81,7 @@ class Keeper:
 
     async def roll(self) -> None:
         """Go on in another file."""
-        while not self.journal._keeper.can_roll():
+        while not self.journal._stock.can_roll():
             await self.journal._keeper.news.wait()
         self.journal._roll()
 
@@ -147,7 +147,7 @@ async def test_a_journal_has_the_name_that_it_is_given_and_keeps_it(autojump_clo
     assert (standing.identity, standing.metadata) == (6, 0)
 
 
-async def test_what_is_noted_before_it_runs_is_told_when_it_runs(autojump_clock: MockClock) -> None:
+async def test_notes_made_before_the_journal_runs_are_delivered_when_it_runs(autojump_clock: MockClock) -> None:
     disk = SimulatedDisk(Random(1))
     journal = Journal(disk, LIMITS, file_size=FILE_SIZE)
     journal.note_metadata(7)
@@ -230,7 +230,7 @@ async def test_a_clean_end_needs_no_other_file(autojump_clock: MockClock) -> Non
     for left in (closing, closing - 1):
         async with keeper(identity=5) as k:
             await k.put(k.log(1))
-            file = k.journal._keeper.active
+            file = k.journal._stock.active
             await trio.sleep(0.1)
             file.end = file.written = FILE_SIZE - len(TERMINATOR) - left
             k.disk.content(file.name)[file.end :] = bytes(FILE_SIZE - file.end)
@@ -242,15 +242,15 @@ async def test_a_clean_end_needs_no_other_file(autojump_clock: MockClock) -> Non
 async def test_an_unused_journal_ends_without_a_block(autojump_clock: MockClock) -> None:
     async with keeper() as k:
         await trio.sleep(1)
-        k.journal._keeper.active.end = 0
+        k.journal._stock.active.end = 0
         writes = k.disk.writes
     assert k.disk.writes == writes
 
 
-async def test_what_is_proven_is_the_last_sync(autojump_clock: MockClock) -> None:
+async def test_the_proven_position_is_the_last_sync(autojump_clock: MockClock) -> None:
     async with keeper() as k:
         journal = k.journal
-        first = journal._keeper.active.file_id
+        first = journal._stock.active.file_id
         assert journal.proven() == (first, journal.usage().watermark)
         await k.put(k.log(1))
         assert journal.proven() == (first, journal.usage().sequence)
@@ -262,8 +262,8 @@ async def test_what_is_proven_is_the_last_sync(autojump_clock: MockClock) -> Non
         await trio.sleep(1)
         assert journal.proven() == (first, synced + 1), "a closed file is synced"
         await k.put(k.logs[1])
-        assert journal.proven() == (journal._keeper.active.file_id, synced + 2)
-        assert journal._keeper.active.file_id != first
+        assert journal.proven() == (journal._stock.active.file_id, synced + 2)
+        assert journal._stock.active.file_id != first
 
 
 # --- Blocks and files ---
@@ -278,7 +278,7 @@ async def test_blocks_fill_a_file_to_its_margin(autojump_clock: MockClock) -> No
         with pytest.raises(MessageTooLargeError):
             k.control(room - frame + 1)
         await k.roll()
-        fresh = k.journal._keeper.active
+        fresh = k.journal._stock.active
         whole = k.control(room - frame)
         await trio.sleep(1)
         assert whole.file == fresh.file_id
@@ -288,7 +288,7 @@ async def test_blocks_fill_a_file_to_its_margin(autojump_clock: MockClock) -> No
         await trio.sleep(1)
         assert small.file != fresh.file_id
         assert k.rolls == 4, "each of two was told"
-        active = k.journal._keeper.active
+        active = k.journal._stock.active
         rest = active.room() - frame
         fits = k.control(rest)
         await trio.sleep(1)
@@ -325,10 +325,10 @@ async def test_a_header_goes_with_the_first_block_of_its_file(autojump_clock: Mo
         await k.put(k.log(1))
         k.journal.note_metadata(3)
         await trio.sleep(1)
-        full = k.journal._keeper.active
+        full = k.journal._stock.active
         await k.roll()
         await k.put(k.logs[1])
-        active = k.journal._keeper.active
+        active = k.journal._stock.active
         sequence = k.journal.usage().sequence
         header = read_file_header(bytes(k.disk.content(active.name)), active.file_id)
         assert header is not None
@@ -339,9 +339,9 @@ async def test_a_header_goes_with_the_first_block_of_its_file(autojump_clock: Mo
         assert active.written == active.end
 
 
-async def test_what_is_under_way_is_known(autojump_clock: MockClock) -> None:
+async def test_entries_under_way_are_reported(autojump_clock: MockClock) -> None:
     async with keeper() as k:
-        journal, file = k.journal, k.journal._keeper.active
+        journal, file = k.journal, k.journal._stock.active
         await k.put(k.log(1))
         done = journal.usage().sequence
         written = file.written
@@ -395,7 +395,7 @@ async def test_usage_says_what_is_there(autojump_clock: MockClock) -> None:
         assert usage.sync_time_s == pytest.approx(4.0 + 0.1 * (6.0 - 4.0))
         assert (usage.commits, usage.syncs) == (2, 2)
         assert usage.live_bytes == sum(entry.size for entry in k.settled)
-        assert usage.used_bytes == k.journal.used_bytes == k.journal._keeper.active.end
+        assert usage.used_bytes == k.journal.used_bytes == k.journal._stock.active.end
         assert k.journal.stored_bytes(1) == k.settled[0].size
         assert k.journal.stored_bytes(9) == 0
         assert k.journal.is_live(k.settled[0].file)
@@ -419,7 +419,7 @@ async def test_topics_of_the_oldest_files(autojump_clock: MockClock) -> None:
         assert ask(2 * FILE_SIZE + 1) == ask(99 * FILE_SIZE) == [1, 2, 3, 4], "the active file is not full yet"
 
 
-async def test_what_is_released_is_recycled_at_once_and_forgotten(autojump_clock: MockClock) -> None:
+async def test_released_files_are_recycled_at_once_and_forgotten(autojump_clock: MockClock) -> None:
     async with keeper() as k:
         log, other = k.log(1), k.log(2)
         await k.put(log)
@@ -455,9 +455,9 @@ async def test_no_damaged_block_makes_a_freed_file_look_missing(autojump_clock: 
             k.journal.drop_topic(topic_id)
             await trio.sleep(1)
         await k.put(logs[2])
-        name = k.journal._keeper.active.name
+        name = k.journal._stock.active.name
         gone = {entry.file for entry in k.settled[:2]}
-        data, file_id = bytes(k.disk.content(name)), k.journal._keeper.active.file_id
+        data, file_id = bytes(k.disk.content(name)), k.journal._stock.active.file_id
         header = read_file_header(data, file_id)
         assert header is not None
         assert gone < {listed for listed, _ in header.live}
@@ -477,14 +477,14 @@ async def test_a_file_is_freed_as_soon_as_its_commits_have_settled(autojump_cloc
         await k.put(log)
         await trio.sleep(1)
         k.disk.sync_delay_s = 50.0
-        first = k.journal._keeper.active
+        first = k.journal._stock.active
         k.control(10)
         await wait_all_tasks_blocked()
         await k.roll()
         k.journal.drop_topic(1)
         await trio.sleep(0.5)
         assert k.journal.is_live(first.file_id), "what it says of a cursor is in no snapshot yet"
-        assert k.journal._keeper.waits_for_commits
+        assert k.journal._stock.waits_for_commits
         k.disk.sync_delay_s = 0.001
         while not k.settled[1:]:  # noqa: ASYNC110 - in virtual time
             await trio.sleep(0.1)
@@ -492,13 +492,13 @@ async def test_a_file_is_freed_as_soon_as_its_commits_have_settled(autojump_cloc
         assert not k.journal.is_live(first.file_id)
 
 
-async def test_what_frees_a_file_goes_into_the_margin_of_a_full_one(autojump_clock: MockClock) -> None:
+async def test_entries_that_free_a_file_go_into_the_margin_of_a_full_one(autojump_clock: MockClock) -> None:
     async with keeper() as k:
         await k.put(k.log(1))
-        first = k.journal._keeper.active
+        first = k.journal._stock.active
         await k.roll()
         await k.put(k.log(2))
-        active = k.journal._keeper.active
+        active = k.journal._stock.active
         k.control(active.room() - BLOCK_HEADER_SIZE - ENTRY_HEADER_SIZE)
         await trio.sleep(1)
         assert active.room() == 0
@@ -506,7 +506,7 @@ async def test_what_frees_a_file_goes_into_the_margin_of_a_full_one(autojump_clo
         k.journal.drop_topic(1)
         await trio.sleep(1)
         assert not k.journal.is_live(first.file_id)
-        assert (k.rolls, k.journal._keeper.active) == (rolls, active)
+        assert (k.rolls, k.journal._stock.active) == (rolls, active)
         assert active.end > end
 
 
@@ -529,7 +529,7 @@ async def test_nothing_is_freed_by_a_journal_that_ends(autojump_clock: MockClock
     assert await found.journal.write_freed(bytes(16)) is False
 
 
-async def test_what_a_fence_overtakes_is_not_freed(autojump_clock: MockClock) -> None:
+async def test_files_that_a_fence_overtakes_are_not_freed(autojump_clock: MockClock) -> None:
     found = Keeper(SimulatedDisk(Random(1)), LIMITS)
     await found.journal.recover()
     answers: list[bool] = []
@@ -584,7 +584,7 @@ async def test_stopped_topics_leave_room_for_others(autojump_clock: MockClock) -
         while k.journal.try_admit(4000):
             await k.put(log, 3900)
         used = k.journal.used_bytes
-        closed = sum(file.size for file in k.journal._keeper.files if file.closed)
+        closed = sum(file.size for file in k.journal._stock.files if file.closed)
         k.journal.stop_topic(1)
         assert k.journal.used_bytes == used - closed
         assert k.journal.try_admit(4000)
@@ -640,7 +640,7 @@ async def test_chunks_of_closed_files_are_read_once() -> None:
     assert (int.from_bytes(data[:8], "little"), len(data), at) == (2 * CHUNK_BYTES - 10, 11, 0), "across the edge"
 
 
-async def test_what_may_still_change_is_not_kept() -> None:
+async def test_bytes_that_may_still_change_are_not_kept() -> None:
     file = JournalFile(1, 64 * CHUNK_BYTES)
     reader, disk = reader_of(file)
 

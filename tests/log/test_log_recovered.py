@@ -13,6 +13,8 @@ from log_lives import make_part
 from trio.testing import MockClock
 
 from danube.log import Entry, EntryType, Location, ProducedBatch, ProducerTable, StoredBatch, Verdict
+from danube.log._actions import Create, Steps, SyncDirectory
+from danube.log._carrying import carry_out
 from danube.log._copy import TailCopy, block_of
 from danube.log._files import FREED_MARGIN, FileTable, JournalFile, damaged_name, journal_name, spare_name
 from danube.log._sources import read_sources
@@ -118,7 +120,7 @@ class Found:
         self.table = FileTable()
         self.witness = Witness()
         self.recovered: Recovered
-        self.recovery = Recovery(self.disk, self.table, SIZE)
+        self.recovery = Recovery(self.table, SIZE)
 
     async def run(self, synced: int = 0) -> Found:
         await self.write()
@@ -131,8 +133,8 @@ class Found:
         await self.disk.sync_directory()
 
     async def look(self, synced: int = 0) -> Found:
-        self.standing = await self.recovery.survey()
-        self.recovered = await self.recovery.run(self.witness, synced)
+        self.standing = await carry_out(self.disk, self.recovery.survey())
+        self.recovered = await carry_out(self.disk, self.recovery.run(self.witness, synced))
         return self
 
     def blocks(self) -> list[tuple[int, list[int]]]:
@@ -314,7 +316,7 @@ async def test_a_tombstone_voids_what_was_before_it(autojump_clock: MockClock) -
     assert [file.topics for file in f.table] == [set(), {1}]
 
 
-async def test_what_was_freed_is_not_missed(autojump_clock: MockClock) -> None:
+async def test_freed_files_are_not_missed(autojump_clock: MockClock) -> None:
     gone = [block(3, 13, freed(1, 2)), block(3, 14, control(1, b"c"))]
     f = await recover(file(3, 13, *gone, live=[(1, 12), (2, 12)], watermark=12))
     assert f.standing.missing_files == ()
@@ -357,7 +359,7 @@ def freed_files() -> list[tuple[str, bytes]]:
     ]
 
 
-async def test_what_was_freed_is_not_missed_if_the_entry_that_says_so_is_damaged(autojump_clock: MockClock) -> None:
+async def test_freed_files_are_not_missed_if_their_freed_entry_is_damaged(autojump_clock: MockClock) -> None:
     f = await recover(freeing(), *freed_files())
     assert f.standing.missing_files == ()
     assert f.recovered.missing_files == []
@@ -372,7 +374,7 @@ async def test_what_was_freed_is_not_missed_if_the_entry_that_says_so_is_damaged
         assert f.recovered.missing_files == [kept + 1]
 
 
-async def test_what_was_freed_is_not_missed_if_the_entry_that_says_so_is_cut_off(autojump_clock: MockClock) -> None:
+async def test_freed_files_are_not_missed_if_their_freed_entry_is_cut_off(autojump_clock: MockClock) -> None:
     blocks = FREEING[0], block(5, 21, freed(1, 2, 3), watermark=19)
     fifth = file(5, 20, *blocks, live=[(1, 12), (2, 15), (3, 19)], watermark=19)
     f = await recover(damaged(fifth, START + 60), *freed_files())
@@ -387,12 +389,13 @@ async def test_no_crash_of_a_recovery_destroys_the_proof_that_a_file_was_freed(a
         for power_loss in (True, False):
             found = Found(dict([freeing(), *freed_files()]))
             found.disk = SimulatedDisk(Random(steps))
-            found.recovery = Recovery(found.disk, found.table, SIZE)
+            found.recovery = Recovery(found.table, SIZE)
             await found.write()
             with trio.move_on_after(steps * 0.0005) as crash:
                 await found.look()
             done = not crash.cancelled_caught
-            standing = await Recovery(found.disk.crash(power_loss=power_loss), FileTable(), SIZE).survey()
+            heir = found.disk.crash(power_loss=power_loss)
+            standing = await carry_out(heir, Recovery(FileTable(), SIZE).survey())
             assert standing.missing_files == (), steps
         steps += 1
     assert steps > 10
@@ -573,8 +576,8 @@ async def test_a_disk_that_reads_differently_is_an_error(autojump_clock: MockClo
     f = Found(dict((body(), tail())))
     survey = f.recovery.survey
 
-    async def surveyed() -> object:
-        standing = await survey()
+    def surveyed() -> Steps[object]:
+        standing = yield from survey()
         f.disk.flip(journal_name(3), START + 60)
         return standing
 
@@ -589,14 +592,14 @@ async def test_a_disk_that_reads_differently_is_an_error(autojump_clock: MockClo
 class CopyOwner:
     identity, metadata = 9, 33
 
-    def __init__(self, disk: SimulatedDisk, size: int) -> None:
-        self.disk, self.size, self.number = disk, size, 20
+    def __init__(self, size: int) -> None:
+        self.size, self.number = size, 20
         self.visited: list[tuple[int, int]] = []
 
-    async def take_fresh(self) -> tuple[str, JournalFile]:
+    def take_fresh(self) -> Steps[tuple[str, JournalFile]]:
         self.number += 1
-        await self.disk.create(spare_name(self.number), self.size)
-        await self.disk.sync_directory()
+        yield Create(spare_name(self.number), self.size)
+        yield SyncDirectory()
         return spare_name(self.number), JournalFile(self.number, self.size)
 
     def visit(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
@@ -606,12 +609,12 @@ class CopyOwner:
 async def test_a_copy_of_several_files_counts_with_the_name_of_the_last(autojump_clock: MockClock) -> None:
     size = START + FREED_MARGIN + 3_000
     disk = SimulatedDisk(Random(1))
-    owner, table = CopyOwner(disk, size), FileTable()
-    copy = TailCopy(owner, disk, table, 12, 15)
-    await copy.start()
+    owner, table = CopyOwner(size), FileTable()
+    copy = TailCopy(owner, table, 12, 15)
+    await carry_out(disk, copy.start())
     for number, length in enumerate((1_000, 1_500, 2_000)):
-        await copy.add(*block_of([control(payload=bytes(length))], 13 + number))
-    await copy.finish()
+        await carry_out(disk, copy.add(*block_of([control(payload=bytes(length))], 13 + number)))
+    await carry_out(disk, copy.finish())
     assert copy.sequence == 17
     assert owner.visited == [(21, START), (21, START + 1_064), (22, START)]
     assert [each.last_sequence for each in table] == [16, 17]
@@ -641,15 +644,15 @@ async def test_a_copy_of_several_files_counts_with_the_name_of_the_last(autojump
         await rename(old, new)
 
     disk = SimulatedDisk(Random(1))
-    owner, table = CopyOwner(disk, size), FileTable()
-    copy, rename = TailCopy(owner, disk, table, 12, 15), disk.rename
+    owner, table = CopyOwner(size), FileTable()
+    copy, rename = TailCopy(owner, table, 12, 15), disk.rename
     disk.rename = cut_off  # type: ignore[method-assign]
-    await copy.start()
+    await carry_out(disk, copy.start())
     for number, length in enumerate((1_000, 1_500, 2_000)):
-        await copy.add(*block_of([control(payload=bytes(length))], 13 + number))
+        await carry_out(disk, copy.add(*block_of([control(payload=bytes(length))], 13 + number)))
     with pytest.raises(OSError, match="cut off"):
-        await copy.finish()
-    found = await read_sources(disk, await disk.list())
+        await carry_out(disk, copy.finish())
+    found = await carry_out(disk, read_sources(await disk.list()))
     assert [source.file_id for source in found.void] == [21]
     assert found.live == []
 

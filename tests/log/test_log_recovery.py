@@ -352,7 +352,7 @@ def test_another_file_size_takes_effect_without_losing_anything() -> None:
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "create"])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_what_an_interrupted_recovery_leaves_is_never_taken_for_a_later_file(
+def test_remains_of_an_interrupted_recovery_are_no_later_file(
     operation: str, backwards: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy that it was making names the file that it was to be; no other file may get that name."""

@@ -10,6 +10,7 @@ from log_lives import make_part
 from trio.testing import MockClock
 
 from danube.log import _scan
+from danube.log._carrying import carry_out
 from danube.log._files import journal_name
 from danube.log._salvage import salvage
 from danube.log._scan import Found, Hole, Scanner
@@ -67,16 +68,16 @@ def reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 async def scan(content: bytes, **options: int | None) -> list[tuple[int, int] | Hole]:
     """Return position and sequence of each block, and the holes."""
     disk = await disk_of({"a": bytes(START) + content})
-    scanner = Scanner(disk, "a", FILE, **options)
+    scanner = Scanner("a", FILE, **options)
     found: list[tuple[int, int] | Hole] = []
-    while (item := await scanner.next()) is not None:
+    while (item := await carry_out(disk, scanner.next())) is not None:
         if isinstance(item, Found):
             data, at = item.data, item.block.position
             assert data[at : at + item.block.length] == content[item.position - START :][: item.block.length]
             found.append((item.position, item.block.sequence))
         else:
             found.append(item)
-    assert await scanner.next() is None, "the end stays the end"
+    assert await carry_out(disk, scanner.next()) is None, "the end stays the end"
     return found
 
 
@@ -203,7 +204,7 @@ def header(file_id: int, first: int, live: Sequence[tuple[int, int]] = (), **mor
 
 async def sources(files: dict[int, bytes], size: int = 5000) -> Sources:
     disk = await disk_of({journal_name(number): head.ljust(size, b"\0") for number, head in files.items()})
-    return await read_sources(disk, await disk.list() | {"spare-0000000000000063.log": 5000, "notes.txt": 3})
+    return await carry_out(disk, read_sources(await disk.list() | {"spare-0000000000000063.log": 5000, "notes.txt": 3}))
 
 
 async def test_a_directory_without_files_says_nothing(autojump_clock: MockClock) -> None:
@@ -303,9 +304,9 @@ async def test_files_that_are_shorter_than_they_were_are_cut(autojump_clock: Moc
     assert (await sources(heads, 5000)).cut == {}
     assert (await sources(heads, 4999)).cut == {journal_name(1): 4999, journal_name(3): 4999}
     disk = await disk_of({journal_name(3): header(3, 21, [(1, 10)]).ljust(5000, b"\0"), journal_name(1): b"\7" * 4095})
-    assert (await read_sources(disk, await disk.list())).cut == {journal_name(1): 4095}
+    assert (await carry_out(disk, read_sources(await disk.list()))).cut == {journal_name(1): 4095}
     disk = await disk_of({journal_name(3): header(3, 21, [(1, 10)]).ljust(5000, b"\0"), journal_name(1): b"\7" * 4096})
-    assert (await read_sources(disk, await disk.list())).cut == {}
+    assert (await carry_out(disk, read_sources(await disk.list()))).cut == {}
 
 
 # --- What damaged bytes still tell ---
@@ -313,7 +314,7 @@ async def test_files_that_are_shorter_than_they_were_are_cut(autojump_clock: Moc
 
 async def salvaged(data: bytes, *, bounded: bool = True) -> tuple[dict[int, tuple[int, int]], bool]:
     disk = await disk_of({"a": b"\1" * 100 + data + b"\1" * 1000})
-    found = await salvage(disk, "a", FILE, 100, 100 + len(data), bounded=bounded)
+    found = await carry_out(disk, salvage("a", FILE, 100, 100 + len(data), bounded=bounded))
     assert (found.file, found.start, found.end) == (FILE, 100, 100 + len(data))
     return found.topics, found.complete
 
@@ -328,7 +329,7 @@ def framed(*entries: Entry) -> list[bytes]:
     return pieces
 
 
-async def test_what_is_whole_but_for_a_checksum_is_told_completely(autojump_clock: MockClock) -> None:
+async def test_a_block_with_only_a_wrong_checksum_is_reported_completely(autojump_clock: MockClock) -> None:
     pieces = framed(batch(1, 10, 3), control(20, 5), batch(2, 7), batch(1, 13, 2), batch(1, 4))
     expected = {1: (4, 15), 2: (7, 8)}
     for bounded in (True, False):

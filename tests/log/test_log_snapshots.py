@@ -58,7 +58,7 @@ def test_the_bytes_of_a_part() -> None:
         (struct.pack("<QQIIII", 1, 0, 0, 1, 1, 0) + b"xx", "2 of 1 B"),
     ],
 )
-def test_what_is_no_part_is_refused(payload: bytes, what: str) -> None:
+def test_invalid_parts_of_a_snapshot_are_refused(payload: bytes, what: str) -> None:
     with pytest.raises(DataLossError, match=what):
         read_part(payload)
     with pytest.raises(DataLossError, match=what):
@@ -183,5 +183,5 @@ def test_each_cost_is_asked_once() -> None:
     assert sorted(asked) == [1, 2, 3]
 
 
-def test_what_no_snapshot_covers() -> None:
+def test_entries_that_no_snapshot_covers() -> None:
     assert sorted(uncovered({1, 2, 3, 4}, 10, {1: 9, 2: 10, 3: 11})) == [1, 4]

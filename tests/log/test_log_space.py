@@ -175,7 +175,7 @@ async def test_snapshots_that_do_not_fit_all_together_free_one_file_after_the_ot
         assert d.journal.topic_ids() >= set(range(101, topic_id + 1)), "none is lost"
 
 
-async def test_what_was_written_can_be_synced_while_nothing_can_be_committed(autojump_clock: MockClock) -> None:
+async def test_written_entries_can_be_synced_while_commits_wait(autojump_clock: MockClock) -> None:
     """Sealing waits for a sync, and it is what makes room."""
     async with desk(SimulatedDisk(Random(1))) as d:
         await d.fill()

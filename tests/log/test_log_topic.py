@@ -212,6 +212,22 @@ def test_unsealed_bytes_are_never_negative_and_0_at_the_end() -> None:
     assert b.log.unsealed_bytes == 0
 
 
+@pytest.mark.parametrize("sealed", range(6, 17, 2))
+def test_the_index_measures_what_is_left_of_a_part_of_unknown_size(sealed: int) -> None:
+    b = Bench()
+    for _ in range(4):
+        b.shelf.roll()  # each pair of batches is in a region of its own
+        b.put(2)
+    b.log.expire(4)
+    b.log.sealed_up_to(sealed, None)
+    left = (16 - sealed) // 2 * STORED
+    surplus = STORED if sealed % 4 and left else 0
+    assert b.log.journal_start == sealed
+    assert b.log.unsealed_bytes == left + surplus
+    assert surplus <= b.log.unsealed_surplus_bytes <= 2 * surplus, "a whole region at most"
+    assert bool(b.log.unsealed_since_us) == bool(left)
+
+
 def test_the_unsealed_rest_is_as_old_as_its_first_batch() -> None:
     b = Bench()
     for number in range(4):

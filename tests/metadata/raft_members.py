@@ -10,131 +10,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from hashlib import sha256
 from random import Random
 
-import msgspec
 import trio
 from trio._core import _run as trio_run
 
 from danube.metadata import MetadataStore, Watch
-from danube.metadata._contract import Event, EventBatch, KeyValue, LeaseId
-from danube.metadata._memory_table import MemoryTable
 from danube.metadata.raft import NodeOptions, RaftStore, digest_of
 from danube.model.errors import ClosedError, DanubeError
 from danube.model.limits import KIB, Limits
 from danube.raft import Conf, NodeId
 from danube.testing.clock import simulated_clock, sleep
 from danube.testing.disk import SimulatedDisk
+from danube.testing.simulated_table import SimulatedTable, inline
 from danube.testing.simulation._scheduler import check_trio
 
 OPTIONS = NodeOptions(file_bytes=128 * KIB, proposal_bytes=16 * KIB, piece_bytes=2 * KIB)
-
-
-class _Image(msgspec.Struct, array_like=True):
-    revision: int
-    compacted: int
-    next_lease: int
-    extra: bytes
-    items: list[KeyValue]
-    history: list[tuple[int, tuple[Event, ...]]]
-    leases: list[tuple[LeaseId, float]]
-
-
-class SimulatedTable(MemoryTable):
-    """A table in memory with the durability of SQLite's ``synchronous=NORMAL``: a crash may undo the last transactions.
-
-    Args:
-        random: decides what a crash undoes.
-        image: what the medium holds.
-    """
-
-    def __init__(self, random: Random, image: bytes = b"") -> None:
-        super().__init__()
-        self.extra = b""
-        self._random = random
-        self._images = [image]  # what the medium may hold after a crash; the first one is synced
-        self._copy = b""
-        self._incoming = bytearray()
-        self.fail: BaseException | None = None
-        """Raised by the next transaction."""
-        self.transactions = 0
-        self.installs = 0
-
-    def open(self) -> None:
-        self._load(self._images[-1])
-
-    def close(self) -> None:
-        pass
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        if self.fail is not None:
-            error, self.fail = self.fail, None
-            raise error
-        before = self.extra
-        yield
-        if self.extra != before:
-            self.transactions += 1
-            if self._random.random() < 0.05:
-                self._images.append(self.image())
-
-    def sync(self) -> None:
-        self._images = [self.image()]
-
-    def image(self) -> bytes:
-        return msgspec.msgpack.encode(
-            _Image(
-                self.revision,
-                self.compacted,
-                self.next_lease,
-                self.extra,
-                list(self._items.values()),
-                [(batch.revision, batch.events) for batch, _ in self._history],
-                self.leases(),
-            )
-        )
-
-    def _load(self, image: bytes) -> None:
-        MemoryTable.__init__(self)
-        self.extra = b""
-        if not image:
-            return
-        found = msgspec.msgpack.decode(image, type=_Image)
-        self.revision, self.compacted, self.next_lease = found.revision, found.compacted, found.next_lease
-        self.extra = found.extra
-        for lease, ttl_s in found.leases:
-            self.add_lease(lease, ttl_s)
-        for item in found.items:
-            self.write(item)
-        for revision, events in found.history:
-            self.record(EventBatch(revision, events))
-
-    def export(self) -> tuple[int, bytes]:
-        self._copy = self.image()
-        return len(self._copy), sha256(self._copy).digest()
-
-    def read_copy(self, position: int, size: int) -> bytes:
-        return self._copy[position : position + size]
-
-    def receive(self, position: int, piece: bytes) -> None:
-        if position == 0:
-            self._incoming.clear()
-        assert position == len(self._incoming)
-        self._incoming += piece
-
-    def check_received(self, size: int, digest: bytes) -> bool:
-        return len(self._incoming) == size and sha256(self._incoming).digest() == digest
-
-    def install(self) -> None:
-        self._images = [bytes(self._incoming)]
-        self._load(self._images[0])
-        self.installs += 1
-
-    def crash(self, *, power_loss: bool) -> SimulatedTable:
-        """Return the table that is found after a crash."""
-        image = self._random.choice(self._images) if power_loss else self.image()
-        return SimulatedTable(self._random, image)
 
 
 @contextmanager
@@ -149,12 +40,6 @@ def seeded_scheduler(seed: int) -> Iterator[None]:
     finally:
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = before[0]
         trio_run._r.setstate(before[1])
-
-
-async def inline(function: Callable[[], object]) -> object:
-    """The worker of a simulated member: no thread."""
-    await trio.lowlevel.checkpoint()
-    return function()
 
 
 class Switch:

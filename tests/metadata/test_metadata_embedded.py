@@ -1,11 +1,12 @@
-"""The embedded store and its file: crashes, damage, full disks, wrong formats, group commit."""
+"""The embedded store of a lone broker and its directory: crashes, damage, full disks, failed syncs, other processes."""
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -13,24 +14,28 @@ from pathlib import Path
 
 import pytest
 import trio
-from descriptors import descriptors_left
 
-from danube.metadata import Delete, EmbeddedStore, Put, open_store
-from danube.metadata._sqlite import FORMAT, SqliteTable
+from danube.log import RealDisk
+from danube.metadata import Put, begin_incarnation, open_store
+from danube.metadata._machine import StoreMachine
+from danube.metadata._sqlite import SqliteTable
+from danube.metadata.raft import node as raft_node
+from danube.metadata.raft.inspection import inspect
 from danube.model.errors import (
     ConfigurationError,
+    DanubeError,
     DataDirectoryError,
     DataLossError,
-    LimitExceededError,
-    OutOfDescriptorsError,
+    exit_code,
 )
+from danube.model.limits import Limits
 
 WRITER = """
     import sys, trio
-    from danube.metadata import EmbeddedStore, Put
+    from danube.metadata import Put, open_store
 
     async def main():
-        async with EmbeddedStore(sys.argv[1]) as store, trio.open_nursery() as nursery:
+        async with open_store(f"embedded://{sys.argv[1]}") as store, trio.open_nursery() as nursery:
             async def write(name):
                 for number in range(1_000_000):
                     value = b"%d" % number
@@ -42,6 +47,10 @@ WRITER = """
 
     trio.run(main)
 """
+
+
+def embedded(directory, **options):
+    return open_store("embedded://", data_directory=directory, **options)
 
 
 def acknowledged(directory, lines):
@@ -67,7 +76,7 @@ async def test_acknowledged_changes_survive_kill(tmp_path):
         for name, number, changed in told:
             floor[name] = int(number)
             revision = max(revision, int(changed))
-        async with EmbeddedStore(tmp_path) as store:
+        async with open_store(f"embedded://{tmp_path}") as store:
             items, present = await store.list("/")
             found = {item.key: int(item.value) for item in items}
             assert present >= revision
@@ -79,288 +88,232 @@ async def test_acknowledged_changes_survive_kill(tmp_path):
                     assert (await watch.__anext__()).revision == expected
 
 
-async def filled(directory):
-    async with EmbeddedStore(directory) as store:
-        for number in range(200):
-            await store.put(f"/k/{number:03}", b"value-%03d" % number * 20)
-    return directory / "metadata.db"
-
-
-async def fill_again(directory):
-    (directory / "metadata.db").unlink()
-    return await filled(directory)
-
-
-async def read_everything(directory):
-    async with EmbeddedStore(directory) as store:
-        await store.list("/")
-        async with store.watch("/", 1) as watch:
-            for _ in range(200):
-                await watch.__anext__()
-
-
-async def test_every_flipped_bit_in_a_value_is_found(tmp_path):
-    file = await filled(tmp_path)
-    content = bytearray(file.read_bytes())
-    place = content.index(b"value-123")
-    content[place + 3] ^= 0x10
-    file.write_bytes(content)
-    with pytest.raises(DataLossError, match=r"metadata\.db is damaged"):
-        await read_everything(tmp_path)
-
-
-@pytest.mark.parametrize("page", [0, 1, 2, 3, 4, 8, 20])
-async def test_overwritten_pages_are_found(tmp_path, page):
-    file = await filled(tmp_path)
-    content = bytearray(file.read_bytes())
-    content[page * 4096 : (page + 1) * 4096] = b"\xa5" * 4096
-    file.write_bytes(content)
-    with pytest.raises((DataLossError, DataDirectoryError)) as caught:
-        await read_everything(tmp_path)
-    assert str(file) in caught.value.message
-
-
-async def test_truncated_file_is_found(tmp_path):
-    file = await filled(tmp_path)
-    os.truncate(file, file.stat().st_size // 2)
-    with pytest.raises(DataLossError, match="damaged"):
-        await read_everything(tmp_path)
-
-
-async def test_swapped_and_missing_rows_are_found(tmp_path):
-    file = await filled(tmp_path)
-    with sqlite3.connect(file) as raw:
-        raw.execute("UPDATE items SET body = (SELECT body FROM items WHERE key = '/k/001') WHERE key = '/k/002'")
-    raw.close()
-    with pytest.raises(DataLossError, match="'/k/002' holds '/k/001'"):
-        await read_everything(tmp_path)
-    with sqlite3.connect(file) as raw:
-        raw.execute("DELETE FROM items WHERE key = '/k/002'")
-    raw.close()
-    with pytest.raises(DataLossError, match="should have 200 keys and 0 leases, and has 199 and 0"):
-        await read_everything(tmp_path)
-    await fill_again(tmp_path)
-    with sqlite3.connect(file) as raw:
-        raw.execute("DELETE FROM history WHERE revision = 77")
-    raw.close()
-    with pytest.raises(DataLossError, match="history of revisions 1 to 200"):
-        await read_everything(tmp_path)
-
-
-async def test_other_files_are_refused(tmp_path):
-    async with EmbeddedStore(tmp_path / "newer") as store:
-        await store.put("/k", b"")
-    for directory, statement, message in (
-        ("newer", f"PRAGMA user_version = {FORMAT + 1}", "newer Danube"),
-        ("foreign", "CREATE TABLE t (x)", "not one of Danube's"),
-    ):
-        (tmp_path / directory).mkdir(exist_ok=True)
-        with sqlite3.connect(tmp_path / directory / "metadata.db") as raw:
-            raw.execute(statement)
-        raw.close()
-        with pytest.raises(DataDirectoryError, match=message):
-            await read_everything(tmp_path / directory)
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "metadata.db").write_text("Dear diary, " * 1000)
-    with pytest.raises(DataLossError, match="not a database"):
-        await read_everything(tmp_path / "text")
-
-
-async def test_one_process_at_a_time(tmp_path):
-    async with EmbeddedStore(tmp_path) as store:
-        await store.put("/k", b"")
-        with pytest.raises(DataDirectoryError, match="in use by another process"):
-            await read_everything(tmp_path)
-
-
-async def test_another_process_that_came_first_is_noticed(tmp_path):
-    async with EmbeddedStore(tmp_path) as store:
-        assert await store.get("/k") is None
-        async with EmbeddedStore(tmp_path) as other:
-            await other.put("/k", b"")
-        with pytest.raises(DataDirectoryError, match="changed by another process"):
-            await store.put("/k", b"")
-
-
-async def test_opening_and_reading_change_nothing(tmp_path):
-    """Opening an invalid store changes neither it nor its log."""
-
-    def files():
-        found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        return {name: content for name, content in found.items() if name != "metadata.db-shm"}
-
-    async with EmbeddedStore(tmp_path) as store:
-        assert (await store.list("/"))[1] == 0
-    assert files() == {}
-    running = tmp_path / "running"
-    async with EmbeddedStore(running) as store:
-        for number in range(5):
-            await store.put(f"/k/{number}", b"value")
-        for name in ("metadata.db", "metadata.db-wal"):  # as a crash leaves them
-            (tmp_path / name).write_bytes((running / name).read_bytes())
+async def written(directory: Path) -> None:
+    """Write some changes into a directory, and leave it as ``kill -9`` does."""
+    running = directory.with_name("running")
+    async with embedded(running) as store:
+        for number in range(40):
+            await store.put(f"/k/{number}", b"value %d" % number * 10)
+        # A block proves that the one before it was synced; nothing proves it for the very last one.
+        await store.put("/last", b"")
+        await trio.sleep(0.1)  # spare files of the log are renamed
+        shutil.copytree(running, directory)
     shutil.rmtree(running)
-    before = files()
-    async with EmbeddedStore(tmp_path) as store:
-        items, revision = await store.list("/")
-        assert (len(items), revision) == (5, 5)
-    assert files() == before
-    async with EmbeddedStore(tmp_path) as store:
-        assert await store.put("/k/5", b"value") == 6
-    assert set(files()) == {"metadata.db"}
 
 
-async def test_a_log_whose_file_is_gone_is_damage(tmp_path):
-    (tmp_path / "metadata.db-wal").write_bytes(b"log")
-    for _ in range(2):
-        with pytest.raises(DataLossError, match="missing or empty"):
-            await read_everything(tmp_path)
-        (tmp_path / "metadata.db").write_bytes(b"")
-    assert (tmp_path / "metadata.db-wal").read_bytes() == b"log"
+async def picture(directory: Path):
+    """Open a store, and return all of it."""
+    with trio.fail_after(20):
+        async with embedded(directory) as store:
+            items, revision = await store.list("/")
+            return revision, [(item.key, item.value, item.mod_revision) for item in items]
 
 
-async def test_unusable_directories(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataDirectoryError, match="cannot be used"):
-        await read_everything(tmp_path / "file" / "below")
-    (tmp_path / "directory" / "metadata.db").mkdir(parents=True)
-    with pytest.raises(DataDirectoryError, match="not a file"):
-        await read_everything(tmp_path / "directory")
+@pytest.mark.parametrize("count", [4, pytest.param(400, marks=pytest.mark.extended)])
+async def test_damage_at_any_byte_is_refused_or_costs_nothing(tmp_path, count):
+    """Damage of the table's own log is made up for by the Raft log; only its last block may pass for a torn write."""
+    await written(tmp_path / "original")
+    truth = await picture(shutil.copytree(tmp_path / "original", tmp_path / "look"))
+    assert truth[0] == 41
+    chance = random.Random(count)
+    outcomes = {"refused": 0, "same": 0, "torn": 0}
+    for path in sorted(path for path in (tmp_path / "original").rglob("*") if path.stat().st_size):
+        if path.is_dir() or path.name in ("lock", "metadata.db-shm"):
+            continue
+        used = max(1, len(path.read_bytes().rstrip(b"\0")))
+        for _ in range(count):
+            directory = shutil.copytree(tmp_path / "original", tmp_path / "tampered")
+            victim = directory / path.relative_to(tmp_path / "original")
+            content = bytearray(victim.read_bytes())
+            content[chance.randrange(used)] ^= 1 << chance.randrange(8)
+            victim.write_bytes(content)
+            try:
+                found = await picture(directory)
+            except (DataLossError, DataDirectoryError):
+                outcomes["refused"] += 1
+            else:
+                if found != truth:
+                    assert "journal" in path.name
+                    assert found[0] >= 40, "a change that another one follows is not torn"
+                    outcomes["torn"] += 1
+                else:
+                    outcomes["same"] += 1
+            shutil.rmtree(directory)
+    assert outcomes["refused"]
+    assert outcomes["same"]
 
 
-async def test_read_only_database(tmp_path):
-    await filled(tmp_path)
-    store = EmbeddedStore(tmp_path)
-    async with store:
-        await store.put("/b", b"")
-        store._table._execute("PRAGMA query_only = ON")
-        with pytest.raises(DataDirectoryError, match="cannot be written"):
-            await store.put("/a", b"")
-        with pytest.raises(DataDirectoryError, match="cannot be written"):
-            await store.get("/k/001")  # after an error that is not understood nothing is trusted
+@pytest.mark.parametrize("lost", ["metadata.db", "log", "everything"])
+async def test_lost_files(tmp_path, lost):
+    """The log makes up for a table that it holds from the first entry on, and nothing for the log."""
+    await written(tmp_path / "data")
+    truth = await picture(shutil.copytree(tmp_path / "data", tmp_path / "look"))
+    metadata = tmp_path / "data" / "metadata"
+    if lost == "metadata.db":
+        for path in metadata.glob("metadata.db*"):
+            path.unlink()
+        assert await picture(tmp_path / "data") == truth
+    elif lost == "log":
+        shutil.rmtree(metadata / "log")
+        with pytest.raises(DataLossError, match="does not fit to the log") as caught:
+            await picture(tmp_path / "data")
+        assert exit_code(caught.value) == 74
+    else:
+        shutil.rmtree(metadata)
+        assert (await picture(tmp_path / "data"))[0] == 0
 
 
-async def test_full_disk_refuses_and_recovers(tmp_path):
-    """A full disk fails what does not fit; nothing is half done, and with space it goes on."""
-    async with EmbeddedStore(tmp_path) as store:
+async def test_metadata_of_an_earlier_format_are_refused_unchanged(tmp_path):
+    table = SqliteTable(tmp_path)
+    table.open()
+    with table.transaction():
+        StoreMachine(table, Limits()).transact((), [Put("/k", b"v")])
+    table.close()
+    before = (tmp_path / "metadata.db").read_bytes()
+    for url in ("embedded://", f"embedded://{tmp_path}"):
+        with pytest.raises(DataDirectoryError, match=r"earlier Danube.*nothing was changed: start the Danube that"):
+            async with open_store(url, data_directory=tmp_path):
+                pass
+        assert (tmp_path / "metadata.db").read_bytes() == before
+
+
+async def test_a_directory_in_use_is_refused(tmp_path):
+    async with embedded(tmp_path):
+        with pytest.raises(DataDirectoryError, match="in use by another broker"):
+            await picture(tmp_path)
+        with pytest.raises(DataDirectoryError, match="in use by another broker"):
+            async with inspect(tmp_path, Limits()):
+                pass
+
+
+async def test_a_full_disk_delays_changes_until_there_is_space(tmp_path, monkeypatch):
+    """A change that is in the log is applied: nothing is refused, half done or lost."""
+    monkeypatch.setattr(raft_node, "_FULL_RETRY_S", 0.02)
+    async with embedded(tmp_path) as store:
         await store.put("/first", b"")
-        pages = store._table._pragma("page_count")
-        store._table._execute(f"PRAGMA max_page_count = {pages + 20}")
-        kept = -1
+        table = store.node._table
+        pages = table._pragma("page_count")
+        table._execute(f"PRAGMA max_page_count = {pages + 20}")
+        done = trio.Event()
 
         async def fill():
-            nonlocal kept
             for number in range(100):
                 await store.transact([], [Put(f"/k/{number}", bytes(3000)), Put("/last", b"%d" % number)])
-                kept = number
+            done.set()
 
-        with pytest.raises(LimitExceededError, match="full; free space"):
-            await fill()
-        items, revision = await store.list("/")
-        assert len(items) == kept + 3
-        assert revision == kept + 2
-        assert (await store.get("/last")).value == b"%d" % kept
-        store._table._execute(f"PRAGMA max_page_count = {pages + 1000}")
-        assert (await store.transact([], [Put("/new", bytes(3000)), Delete("/k/0")])).revision == revision + 1
-
-
-@pytest.mark.parametrize("new", [True, False])
-async def test_a_first_change_without_descriptors_is_refused_and_the_store_goes_on(tmp_path, new):
-    """The file is opened for writing by the first change; until then it is open to be read, or missing."""
-    if not new:
-        async with EmbeddedStore(tmp_path) as store:
-            await store.put("/old", b"1")
-    async with EmbeddedStore(tmp_path) as store:
-        _, before = await store.list("/")
-        refused: list[str] = []
-        for spare in range(20):
-            with descriptors_left(spare):
-                try:
-                    await store.put("/a", b"2")
-                except OutOfDescriptorsError as error:
-                    refused.append(str(error))
-                else:
-                    break
-        assert refused or not new, "to write takes no more descriptors than to read"
-        assert all("ulimit -n" in text for text in refused)
-        assert await store.put("/a", b"3") == before + 2, "refused changes have no effect"
-        assert [item.key for item in (await store.list("/"))[0]] == ["/a"] + ["/old"] * (not new)
-    async with EmbeddedStore(tmp_path) as store:
-        assert (await store.get("/a")).value == b"3"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fill)
+            await trio.sleep(0.3)
+            assert not done.is_set()
+            table._execute(f"PRAGMA max_page_count = {pages + 1000}")
+            with trio.fail_after(10):
+                await done.wait()
+        assert (await store.list("/"))[1] == 101
 
 
 async def test_failed_sync_is_final(tmp_path, monkeypatch):
-    """After an I/O error at commit nothing more is accepted, and no caller hangs."""
-    async with EmbeddedStore(tmp_path) as store:
+    """After an I/O error nothing more is accepted, and no caller hangs."""
+    async with embedded(tmp_path) as store:
         await store.put("/a", b"1")
-        execute = SqliteTable._execute
-
-        def failing(self, statement, parameters=()):
-            if statement == "COMMIT":
-                error = sqlite3.OperationalError("disk I/O error")
-                error.sqlite_errorcode, error.sqlite_errorname = 1034, "SQLITE_IOERR_FSYNC"
-                raise error
-            return execute(self, statement, parameters)
-
         errors = []
 
         async def put(number):
             try:
                 await store.put(f"/b/{number}", b"")
-            except DataDirectoryError as error:
+            except DanubeError as error:
                 errors.append(error)
 
+        def failing(descriptor):
+            raise OSError(errno.EIO, "injected")
+
         with monkeypatch.context() as patch:
-            patch.setattr(SqliteTable, "_execute", failing)
-            async with trio.open_nursery() as nursery:
-                for number in range(5):
-                    nursery.start_soon(put, number)
+            patch.setattr(os, "fdatasync", failing)
+            with trio.fail_after(10):
+                async with trio.open_nursery() as nursery:
+                    for number in range(5):
+                        nursery.start_soon(put, number)
         assert len(errors) == len({id(error) for error in errors}) == 5
-        with pytest.raises(DataDirectoryError, match="SQLITE_IOERR_FSYNC"):
+        with pytest.raises(DanubeError, match="injected"):
             await store.put("/c", b"")
-    async with EmbeddedStore(tmp_path) as store:
-        assert [item.key for item in (await store.list("/"))[0]] == ["/a"]
+        with pytest.raises(DanubeError, match="injected"):
+            await store.get("/a")
+    revision, items = await picture(tmp_path)
+    assert items[0][:2] == ("/a", b"1")
+    assert revision in (1, 6)  # none of them was acknowledged; all were written at once
 
 
-async def test_concurrent_changes_share_a_commit(tmp_path, monkeypatch):
-    commits = []
-    execute = SqliteTable._execute
+async def test_concurrent_changes_share_a_sync(tmp_path, monkeypatch):
+    syncs = []
+    write = RealDisk.write
 
-    def counting(self, statement, parameters=()):
-        if statement == "COMMIT":
-            commits.append(self.revision)
-        return execute(self, statement, parameters)
+    async def counting(self, name, position, buffers, *, sync):
+        syncs.append(sync)
+        await write(self, name, position, buffers, sync=sync)
 
-    async with EmbeddedStore(tmp_path) as store:
-        monkeypatch.setattr(SqliteTable, "_execute", counting)
+    async with embedded(tmp_path) as store:
+        monkeypatch.setattr(RealDisk, "write", counting)
         async with trio.open_nursery() as nursery:
             for number in range(300):
                 nursery.start_soon(store.put, f"/k/{number}", b"")
         assert (await store.list("/"))[1] == 300
-    assert len(commits) < 20
+    assert sum(syncs) < 20
 
 
-async def test_commits_are_synced(tmp_path):
-    """The journal mode and the sync level are what durability rests on."""
-    async with EmbeddedStore(tmp_path) as store:
+async def test_an_idle_store_writes_nothing(tmp_path, monkeypatch):
+    written_to = []
+    write = RealDisk.write
+
+    async def counting(self, name, position, buffers, *, sync):
+        written_to.append(name)
+        await write(self, name, position, buffers, sync=sync)
+
+    async with embedded(tmp_path) as store:
         await store.put("/k", b"")
-        assert store._table._one("PRAGMA journal_mode")[0] == "wal"
-        assert store._table._pragma("synchronous") == 2
-        assert store._table._one("PRAGMA locking_mode")[0] == "exclusive"
+        monkeypatch.setattr(RealDisk, "write", counting)
+        await trio.sleep(0.5)
+        assert len(written_to) <= 1  # the proof that the last block was synced
+
+
+async def test_inspection_sees_what_is_only_in_the_log_and_changes_nothing(tmp_path):
+    data = tmp_path / "data"
+    async with inspect(data, Limits()) as found:
+        assert found.member is None
+        assert (await found.store.list("/"))[1] == 0
+    assert not data.exists()
+    await written(data)
+    for path in (data / "metadata").glob("metadata.db*"):
+        path.unlink()
+
+    def contents():
+        files = [path for path in data.rglob("*") if path.is_file() and path.name != "lock"]
+        return {path: path.read_bytes() for path in files}
+
+    before = contents()
+    async with inspect(data, Limits()) as found:
+        assert found.is_alone
+        items, revision = await found.store.list("/")
+        assert revision == 41
+        assert len(items) == 41
+    assert contents() == before
+    async with embedded(data) as store:
+        await begin_incarnation(store, 7, "test")
+    async with inspect(data, Limits()) as found:
+        assert (await found.store.list("/"))[1] == 42
 
 
 async def test_errors_of_the_body_come_out_as_they_are(tmp_path):
     async def fail():
-        async with open_store("embedded://", data_directory=tmp_path) as store:
+        async with embedded(tmp_path) as store:
             await store.put("/a", b"")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await fail()
-    with trio.move_on_after(0.01) as scope:
-        async with EmbeddedStore(tmp_path) as store:
+    with trio.move_on_after(0.2) as scope:
+        async with embedded(tmp_path):
             await trio.sleep_forever()
     assert scope.cancelled_caught
-    async with open_store(f"embedded://{tmp_path}") as store:
+    async with open_store(f"embedded://{tmp_path}/metadata") as store:
         assert await store.get("/a") is not None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
@@ -18,15 +18,18 @@ from danube.metadata import (
     Capabilities,
     Change,
     Condition,
+    HexNames,
     MemoryStore,
     MetadataStore,
     Put,
     RowChange,
     Table,
     TableWriter,
+    TextNames,
     Watch,
 )
 from danube.metadata._mirror import Mirror
+from danube.metadata.table import ROWS_PER_TURN
 from danube.model import Limits
 from danube.model.errors import (
     ClosedError,
@@ -78,7 +81,8 @@ class Member:
                 del seen[change.name]
 
         self.seen = seen
-        self.shared = Table(self.store, "/shared", Row, watched=True, on_change=changed)
+        packed = TextNames() if self.number else None
+        self.shared = Table(self.store, "/shared", Row, watched=True, on_change=changed, packed=packed)
         writer = await TableWriter.open(self.store, f"/writers/{self.number}")
         await own.load()
         self.own, self.writer = own, writer
@@ -458,6 +462,114 @@ async def test_a_table_follows_others(kind: type[FaultyMetadataStore], autojump_
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("kind", [FaultyMetadataStore, NoReplay])
+@pytest.mark.parametrize("options", [{"packed": HexNames(2)}, {"is_name": lambda name: len(name) == 2}])
+async def test_keys_that_name_no_row_are_logged_and_ignored(
+    kind: type[FaultyMetadataStore], options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MemoryStore() as inner:
+        store = kind(inner, Random(3))
+        changes: list[RowChange[Row]] = []
+        table: Table[Row] = Table(store, "/rows/", Row, watched=True, on_change=changes.append, **options)
+        value = msgspec.msgpack.encode(Row((1,)))
+        await inner.put("/rows/0a", value)
+        await inner.put("/rows/first", b"of another program")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(table.follow)
+            await inner.put("/rows/second", b"of another program")
+            await inner.delete("/rows/second")
+            with trio.fail_after(5):
+                await table.reached(await inner.put("/rows/0b", value))
+            nursery.cancel_scope.cancel()
+        assert dict(table.values) == {"0a": Row((1,)), "0b": Row((1,))}
+        assert [change.name for change in changes if change.name[:1] == "0"] == ["0a", "0b"]
+        assert len(changes) == 2
+        assert {"/rows/first", "/rows/second"} <= {key for key in caplog.text.split("'") if key.startswith("/rows")}
+
+
+async def test_other_tasks_run_while_many_rows_are_loaded() -> None:
+    count = 5 * ROWS_PER_TURN
+    async with MemoryStore() as store:
+        value = msgspec.msgpack.encode(Row((1,)))
+        for begin in range(0, count, 100):
+            await store.transact([], [Put(f"/rows/{number:04}", value) for number in range(begin, begin + 100)])
+        entered = 0
+
+        def changed(change: RowChange[Row]) -> None:
+            nonlocal entered
+            entered += 1
+
+        table: Table[Row] = Table(store, "/rows/", Row, watched=True, on_change=changed)
+        steps = []
+
+        async def look() -> None:
+            nonlocal entered
+            while len(table.values) < count or entered:
+                steps.append(entered)
+                entered = 0
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await table.load()
+        assert max(steps) <= 2 * ROWS_PER_TURN, "the tasks of one turn run in any order"
+        assert len(table.values) == count
+        # What is known already takes time, too.
+        turns = 0
+
+        async def turn() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turn)
+            await table.load()
+            nursery.cancel_scope.cancel()
+        assert turns >= 5
+
+
+async def test_changes_while_rows_are_loaded_and_a_load_that_was_cancelled(autojump_clock: object) -> None:
+    count = 3 * ROWS_PER_TURN
+    async with MemoryStore() as inner:
+        store = FaultyMetadataStore(inner, Random(3))
+        value = msgspec.msgpack.encode(Row((1,)))
+        names = [f"{number:04}" for number in range(count)]
+        for begin in range(0, count, 100):
+            await store.transact([], [Put("/rows/" + name, value) for name in names[begin : begin + 100]])
+        table: Table[Row] = Table(store, "/rows/", Row, watched=True)
+        scope = trio.CancelScope()
+
+        async def change() -> None:
+            while not table.values:
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change)
+            with scope:
+                await table.load()
+        assert 0 < len(table.values) < count
+        assert not table.position
+        writer = await TableWriter.open(store, "/guard")
+
+        async def change_meanwhile() -> None:
+            while names[ROWS_PER_TURN] not in table.values:
+                await trio.lowlevel.checkpoint()
+            async with writer.changing():
+                await writer.apply(
+                    table.delete(names[0]), table.put(names[2], Row((1, 2))), table.create("new", Row((3,)))
+                )
+
+        await inner.delete("/rows/" + names[1])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change_meanwhile)
+            await table.load()
+        assert dict(table.values) == await rows_of(inner, "/rows/")
+        assert len(table.values) == count - 1
+
+
 async def test_following_ends_with_the_store() -> None:
     async with MemoryStore() as store:
         table: Table[Row] = Table(store, "/rows/", Row, watched=True)
@@ -488,31 +600,36 @@ async def test_a_store_that_is_behind_is_not_asked_in_a_loop(autojump_clock: obj
 # The mirror by itself
 
 
+def entered(steps: Iterable[RowChange[Any] | None]) -> list[RowChange[Any]]:
+    """Return the changes among the rows of a snapshot."""
+    return [change for change in steps if change is not None]
+
+
 def test_the_later_change_wins_in_any_order() -> None:
     mirror: Mirror[str] = Mirror(watched=True)
-    assert mirror.reset([("a", "1", 3), ("b", "1", 4)], 5) == [("a", None, "1"), ("b", None, "1")]
+    assert entered(mirror.reset([("a", "1", 3), ("b", "1", 4)], 5)) == [("a", None, "1"), ("b", None, "1")]
     assert mirror.delete("a", 8) == ("a", "1", None)  # an own change, answered before the watch tells of it
     assert mirror.put("a", "2", 7) is None  # told later
     assert mirror.revision("a") == 0
-    assert mirror.reset([("a", "2", 7), ("b", "1", 4)], 7) == []
+    assert entered(mirror.reset([("a", "2", 7), ("b", "1", 4)], 7)) == []
     assert mirror.put("a", "0", 6) is None
     mirror.passed(8)
     assert mirror.put("a", "2", 7) is None, "an own change, answered after the watch told that the row was deleted"
-    assert mirror.reset([("a", "2", 7)], 7) == [], "an old snapshot"
+    assert entered(mirror.reset([("a", "2", 7)], 7)) == [], "an old snapshot"
     assert mirror.put("c", "1", 12) == ("c", None, "1")
-    assert mirror.reset([("b", "9", 10)], 11) == [("b", "1", "9")], "what is newer than the snapshot stays"
-    assert mirror.reset([], 13) == [("b", "9", None), ("c", "1", None)]
+    assert entered(mirror.reset([("b", "9", 10)], 11)) == [("b", "1", "9")], "what is newer than the snapshot stays"
+    assert sorted(entered(mirror.reset([], 13))) == [("b", "9", None), ("c", "1", None)]
     assert (mirror.values, mirror.position) == ({}, 13)
 
 
 def test_a_mirror_of_own_changes_remembers_no_deletions() -> None:
     mirror: Mirror[str] = Mirror(watched=False)
-    mirror.reset([], 1)
+    assert entered(mirror.reset([], 1)) == []
     for revision in range(2, 100, 2):
         mirror.put(str(revision), "", revision)
         mirror.delete(str(revision), revision + 1)
     assert mirror._gone == {}
-    assert mirror._revisions == {}
+    assert list(mirror.every()) == []
 
 
 def test_conditions_of_changes() -> None:

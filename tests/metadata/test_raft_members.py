@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import errno
 import gc
+import logging
 
+import msgspec
 import pytest
 import trio
-from raft_members import OPTIONS, Group, SimulatedTable, seeded_scheduler
+from raft_members import OPTIONS, Group, _Port, seeded_scheduler
 
 from danube.metadata import DeleteEvent
-from danube.metadata.raft import RaftStore
+from danube.metadata.raft import RaftStore, digest_of
 from danube.metadata.raft.commands import Revoke
 from danube.metadata.raft.state import ReplicatedState
 from danube.model.errors import (
     DanubeError,
     DataLossError,
     FailedPreconditionError,
+    InvalidArgumentError,
     JournalFencedError,
     LimitExceededError,
     MetadataConflictError,
@@ -27,6 +30,7 @@ from danube.model.errors import (
 from danube.model.limits import KIB, Limits
 from danube.raft import NodeId
 from danube.testing.clock import sleep
+from danube.testing.simulated_table import SimulatedTable
 
 pytestmark = pytest.mark.virtual
 
@@ -133,7 +137,7 @@ async def test_a_lone_member_cuts_its_log_and_frees_its_files():
         assert (len(items), revision) == (9, 400)
 
 
-async def test_what_a_power_loss_undoes_in_the_table_is_applied_again():
+async def test_changes_that_a_power_loss_undid_in_the_table_are_applied_again():
     group = Group(4, 1)
     async with group.run():
         for round_number in range(6):
@@ -163,6 +167,16 @@ async def test_a_failed_sync_ends_the_member():  # R24
         other = await group.leader(other_than=leader)
         assert (await other.running.get("/a")).value in (b"1", b"2")
         await other.running.put("/a", b"3")
+
+
+async def test_links_may_tell_of_others_before_a_member_is_open():
+    group = Group(13, 1)
+    store = group[1].make_store(_Port(group.switch, group[1].member))
+    store.node.refused(NodeId(2))
+    store.node.deliver(b"nonsense")
+    async with store:
+        await store.put("/a", b"")
+    store.node.refused(NodeId(2))
 
 
 async def test_a_disk_that_fails_at_the_start_is_told():
@@ -212,6 +226,21 @@ async def test_a_full_disk_of_the_table_delays_what_is_committed():
         before = trio.current_time()
         await group[1].running.put("/a", b"1")
         assert trio.current_time() >= before + 1.0
+
+
+async def test_a_leader_whose_table_has_no_space_has_another_one_lead():
+    group = Group(8)
+    async with group.run():
+        leader = await group.leader()
+        lease = await leader.running.grant_lease(3.0)
+        leader.table.fail = LimitExceededError("the disk is full")
+        with trio.move_on_after(0.01):
+            await leader.running.put("/a", b"1")
+        before = trio.current_time()
+        new = await group.leader(other_than=leader)
+        await new.running.keep_alive(lease)  # a leader that cannot apply entries confirms none
+        await new.running.put("/b", b"2")
+        assert trio.current_time() < before + 0.5
 
 
 async def test_a_table_that_fails_ends_the_member():
@@ -360,21 +389,67 @@ async def test_leases_end_by_the_leaders_clock_through_the_log():
             await others(group, leader)[1].running.keep_alive(lease)
 
 
-async def test_a_new_leader_gives_every_lease_its_full_time():
+@pytest.mark.parametrize("seed", range(41, 47))
+async def test_a_lease_outlives_its_leader_by_its_time_and_little_more(seed):
+    group = Group(seed)
+    async with group.run():
+        leader = await group.leader()
+        lease = await leader.running.grant_lease(3.0)
+        await leader.running.put("/a", b"", lease=lease)
+        await sleep(2.8)
+        await leader.running.keep_alive(lease)
+        renewed = trio.current_time()
+        await leader.kill()
+        new = await group.leader(other_than=leader)
+        assert trio.current_time() > renewed + 1.0  # no port has refused a connection
+        await sleep(renewed + 2.95 - trio.current_time())
+        assert await new.running.get("/a") is not None
+        await sleep(renewed + 3.6 - trio.current_time())
+        assert await new.running.get("/a") is None
+
+
+async def test_a_leader_elected_without_silence_gives_every_lease_its_full_time():
     group = Group(41)
     async with group.run():
         leader = await group.leader()
         lease = await leader.running.grant_lease(3.0)
         await leader.running.put("/a", b"", lease=lease)
         await sleep(2.8)
-        await leader.kill()
+        leader.running.node.transfer(others(group, leader)[0].member)
         new = await group.leader(other_than=leader)
         led = trio.current_time()
-        await sleep(2.7)
+        await sleep(2.8)  # the time to live, less at most the time between two heartbeats
         assert await new.running.get("/a") is not None
-        await sleep(0.8)
+        await sleep(led + 3.5 - trio.current_time())
         assert await new.running.get("/a") is None
-        assert trio.current_time() < led + 3.7
+
+
+async def test_keep_alives_that_wait_for_a_leader_renew_in_time_after_a_long_silence():
+    group = Group(43)
+    async with group.run():
+        leader = await group.leader()
+        lease = await leader.running.grant_lease(3.0)
+        await leader.running.put("/a", b"", lease=lease)
+        one, two = others(group, leader)
+        await leader.kill()
+        await two.kill()
+        await sleep(8.0)  # one alone is no majority
+        with trio.move_on_after(1.0):
+            await one.running.keep_alive(lease)
+        await two.start()
+        async with trio.open_nursery() as nursery:
+
+            async def hold() -> None:
+                while True:
+                    with trio.move_on_after(1.0):
+                        await one.running.keep_alive(lease)
+                        await sleep(0.75)
+
+            nursery.start_soon(hold)
+            await group.leader(other_than=leader)
+            await sleep(6.0)
+            assert await one.running.get("/a") is not None
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_leader_that_stood_still_extends_leases_by_that_time():
@@ -529,6 +604,36 @@ async def test_a_crash_at_any_point_of_an_installation_leaves_a_member_that_star
             assert (await slow.running.list("/fill"))[1] == 120
 
 
+async def test_a_member_that_installs_a_copy_still_answers_its_leader():
+    group = Group(54, options=SMALL)
+    async with group.run():
+        leader = await group.leader()
+        slow, other = others(group, leader)
+        group.switch.isolate(slow.member, list(group.machines))
+        await fill(leader.running, 120)
+        node = slow.running.node
+        work = node._work
+
+        async def slow_work(function):
+            if function == slow.table.install:
+                await sleep(10.0)
+            return await work(function)
+
+        node._work = slow_work
+        group.switch.heal()
+        with trio.fail_after(60):
+            while not node._wal.standing.installing:
+                await sleep(0.001)
+        term = leader.running.node.raft.term
+        await other.kill()  # now the leader needs the one that installs
+        await sleep(5.0)
+        assert (leader.running.node.raft.term, leader.is_leader) == (term, True)
+        await leader.running.put("/a", b"")  # acknowledged when it has installed
+        assert slow.table.installs == 1
+        await other.start()
+        await group.settle()
+
+
 async def test_the_log_kept_for_a_slow_member_is_bounded():
     group = Group(53, options=SMALL)
     async with group.run():
@@ -540,6 +645,111 @@ async def test_the_log_kept_for_a_slow_member_is_bounded():
         assert log.last_index - log.base_index <= 60 + 45
         await slow.start()
         await group.settle()
+
+
+# Comparing tables
+
+
+def spoil(machine, key="/fill/3"):
+    """Change a key in a member's table behind its back."""
+    item = machine.table.lookup(key)
+    machine.table._items[key] = msgspec.structs.replace(item, value=b"spoiled")
+
+
+def digests(group):
+    return {digest_of(machine.table) for machine in group.up}
+
+
+@pytest.mark.parametrize("leads", [False, True])
+async def test_a_table_that_differs_is_replaced_by_a_copy(leads, caplog):
+    group = Group(55, options=SMALL._replace(compare_s=3.0), delay_s=0.01)
+    async with group.run():
+        leader = await group.leader()
+        spoiled = leader if leads else others(group, leader)[0]
+        await fill(leader.running, 150)
+        await group.settle()
+        spoil(spoiled)
+        assert len(digests(group)) == 2
+        lease = await leader.running.grant_lease(60.0)
+        seen = []
+
+        async def follow():
+            async with spoiled.running.watch("/fill") as watch:
+                async for batch in watch:
+                    seen.append(batch.revision)  # noqa: PERF401 - they are looked at meanwhile
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            for number in range(200):
+                try:
+                    await spoiled.running.put(f"/fill/{number % 20}x", b"")
+                except UnavailableError:
+                    assert leads
+                await sleep(0.05)
+            last = await spoiled.running.put("/fill/3y", b"")
+            await sleep(0.5)
+            nursery.cancel_scope.cancel()
+        assert spoiled.table.installs == 1
+        assert (await spoiled.running.get("/fill/3")).value == b"143"
+        await spoiled.running.keep_alive(lease)
+        assert seen == list(range(seen[0], last + 1))
+        await group.settle()
+        assert len(digests(group)) == 1
+        assert [record for record in caplog.records if "this member differs" in record.getMessage()]
+        await spoiled.kill(power_loss=True)
+        await spoiled.start()
+        await group.settle()
+
+
+async def test_each_member_logs_one_line_for_each_election(caplog):
+    caplog.set_level(logging.INFO, "danube.metadata")
+
+    def lines():
+        found = [record.getMessage() for record in caplog.records]
+        return [line for line in found if "leads the metadata" in line or "follows member" in line]
+
+    group = Group(59, 3)
+    async with group.run():
+        leader = await group.leader()
+        await group.settle()
+        first = lines()
+        assert [line for line in first if line == f"member {leader.member} leads the metadata in term 1"]
+        assert len(first) == 3
+        await fill(leader.running, 20)
+        await sleep(20.0)
+        assert lines() == first
+        await leader.kill()
+        successor = await group.leader(other_than=leader)
+        await sleep(5.0)
+        (other,) = (each for each in others(group, successor) if each is not leader)
+        term = successor.running.node.raft.term
+        assert sorted(lines()[3:]) == sorted(
+            [
+                f"member {successor.member} leads the metadata in term {term}",
+                f"member {other.member} follows member {successor.member} in term {term}",
+            ]
+        )
+
+
+async def test_a_lone_member_logs_no_election(caplog):
+    caplog.set_level(logging.INFO, "danube.metadata")
+    group = Group(61, 1)
+    async with group.run():
+        await fill((await group.leader()).running, 5)
+    assert "leads the metadata" not in caplog.text
+
+
+async def test_two_members_that_differ_are_told_and_left_alone(caplog):
+    group = Group(57, 2, options=SMALL._replace(compare_s=1.0))
+    async with group.run():
+        leader = await group.leader()
+        await fill(leader.running, 20)
+        await group.settle()
+        spoil(leader)
+        await sleep(2.5)
+        assert len(digests(group)) == 2
+        assert [record for record in caplog.records if "no majority agrees" in record.getMessage()]
+        assert leader.is_leader
 
 
 # Members
@@ -584,15 +794,46 @@ async def test_a_learner_far_behind_is_not_promoted():
             await leader.running.node.promote(NodeId(5))
 
 
-async def test_only_the_leader_changes_members():
-    group = Group(72)
+async def test_members_are_changed_at_any_member():
+    group = Group(72, loss=0.1, twice=0.1)
     async with group.run():
         leader = await group.leader()
-        with pytest.raises(FailedPreconditionError, match=f"member {leader.member} does"):
-            await others(group, leader)[0].running.node.add_learner(NodeId(4))
-        await leader.running.node.add_learner(NodeId(4))
-        with pytest.raises(DanubeError):
-            await leader.running.node.change_members([])
+        asked, other = others(group, leader)
+        conf = await asked.running.node.add_learner(NodeId(4))
+        assert conf.learners == (4,)
+        assert asked.running.node.raft.conf == conf or asked.running.node.raft.commit < leader.running.node.raft.commit
+        with pytest.raises(FailedPreconditionError, match="not a learner"):
+            await asked.running.node.promote(NodeId(5))
+        with pytest.raises(InvalidArgumentError, match="not possible"):
+            await asked.running.node.change_members([])
+        assert (await asked.running.node.remove(leader.member)).voters == (asked.member, other.member)
+        await group.leader(other_than=leader)
+        assert (await other.running.node.remove(NodeId(4))).learners == ()
+        await leader.stop()
+        del group.machines[leader.member]
+        await group.settle()
+
+
+async def test_a_change_of_members_is_not_passed_on_to_another_leader():
+    group = Group(75, options=OPTIONS._replace(call_s=4.0))
+    async with group.run():
+        leader = await group.leader()
+        asked, other = others(group, leader)
+        group.switch.isolate(leader.member, [asked.member], inward=False)  # it is asked, and cannot answer
+        for machine in (asked, other):
+            group.switch.isolate(machine.member, [], inward=False)
+        with pytest.raises(UnavailableError, match="look at them"):
+            await asked.running.node.add_learner(NodeId(4))
+        group.switch.heal()
+        for machine in (asked, other):
+            await machine.kill()
+        with pytest.raises(UnavailableError):
+            await leader.running.node.remove(NodeId(4))
+        with pytest.raises(UnavailableError, match="were not changed"):
+            await leader.running.node.remove(NodeId(4))
+        for machine in (asked, other):
+            await machine.start()
+        await group.settle()
 
 
 async def test_a_lone_member_grows_to_three_and_shrinks_to_one():
@@ -624,6 +865,61 @@ async def test_a_leader_hands_over():
         assert await group.leader(other_than=leader) is other
         assert trio.current_time() < before + 0.3
         await leader.running.put("/a", b"")
+
+
+async def test_a_caller_that_puts_one_key_after_the_other_costs_one_message_to_each_follower():
+    group = Group(75, sync_delay_s=0.001)
+    async with group.run():
+        leader = await group.leader()
+        store = leader.running
+        await store.put("/a", b"")
+        await group.settle()
+        links, sent = store.node._links, 0
+        send = links.send
+
+        def counted(to, payload, *, bulk=False):
+            nonlocal sent
+            sent += 1
+            send(to, payload, bulk=bulk)
+
+        links.send = counted
+        for _ in range(100):
+            await store.put("/a", b"1")
+        # One for each put; heartbeats; and one more of some puts whose transaction may have to wait for the disk.
+        assert 200 <= sent < 260
+        await sleep(0.05)  # they learn of the last commit although nothing follows
+        assert {each.running.node.raft.applied_index for each in group.up} == {store.node.raft.applied_index}
+
+
+async def test_a_leader_that_stops_hands_over_first():
+    for down in (0, 1):  # with two of three members left, the vote of the one that stops is needed
+        group = Group(76 + down)
+        async with group.run():
+            leader = await group.leader()
+            await leader.running.put("/a", b"1")
+            for machine in others(group, leader)[:down]:
+                await machine.kill()
+            await sleep(2.0)
+            stopped = trio.current_time()
+            await leader.stop()
+            assert trio.current_time() < stopped + 0.2
+            assert [machine.is_leader for machine in group.up].count(True) == 1
+            await leader.start()
+            for machine in others(group, leader):
+                if machine.store is None:
+                    await machine.start()
+            await group.settle()
+
+
+async def test_a_leader_that_cannot_hand_over_stops_in_time():
+    group = Group(78)
+    async with group.run():
+        leader = await group.leader()
+        for machine in others(group, leader):
+            await machine.kill()
+        before = trio.current_time()
+        await leader.stop()
+        assert trio.current_time() < before + 1.2
 
 
 def test_leases_that_end_by_the_clock_of_a_member_are_found(monkeypatch):

@@ -8,18 +8,19 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raft_members import SimulatedTable
 
 from danube.metadata import Condition, Delete, Put, TransactionResult
 from danube.metadata._contract import LeaseId
 from danube.metadata.raft import PeerLinks, SqliteStateTable, digest_of
 from danube.metadata.raft.commands import (
+    Compare,
     Grant,
     Revoke,
     SetBounds,
     decode_proposal,
     encode_command,
     encode_proposal,
+    may_compare,
     transaction,
 )
 from danube.metadata.raft.forwarding import Inbox, Outbox
@@ -30,6 +31,7 @@ from danube.metadata.raft.state import Bounds, ReplicatedState
 from danube.model.errors import DataDirectoryError, DataLossError, LimitExceededError, MetadataConflictError
 from danube.model.limits import Limits
 from danube.raft import Append, Base, Conf, Entry, EntryKind, HardState, Heartbeat, NodeId
+from danube.testing.simulated_table import SimulatedTable
 
 ME = NodeId(1)
 CONF = Conf((ME,))
@@ -57,11 +59,14 @@ def test_commands_survive_their_encoding():
         Grant(2.5),
         Revoke(LeaseId(9)),
         SetBounds(1, 2, 3),
+        Compare(),
     ]
     data = encode_proposal(NodeId(3), 2**63 - 1, 5, [encode_command(each) for each in commands])
     found = decode_proposal(data)
     assert (found.member, found.life, found.number) == (3, 2**63 - 1, 5)
     assert list(found.commands) == commands
+    assert may_compare(data)
+    assert not may_compare(encode_proposal(NodeId(3), 1, 5, [encode_command(commands[0])]))
     assert found.commands[0].parts() == (
         [Condition("/a", 3)],
         [Put("/a", b"x", LeaseId(4)), Put("/b", b""), Delete("/c")],
@@ -268,7 +273,7 @@ def test_foreign_bytes_are_refused():
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=40))
-def test_what_a_log_writes_is_what_it_finds(steps):
+def test_a_log_finds_the_entries_it_has_written(steps):
     """A model writes entries (replacing what follows them) and cuts; the recovery finds the model's log."""
     log: list[tuple[int, int]] = []
     base, generation, term = 0, 1, 1
@@ -341,6 +346,25 @@ def test_a_new_leader_gives_leases_their_full_time():
     assert clock.due(1e9) == []
 
 
+def test_a_new_leader_takes_the_silence_before_its_election_off_the_leases():
+    clock = LeaseClock()
+    clock.lead(5, {LeaseId(1): 3.0, LeaseId(2): 60.0}, 100.0, silence_s=1.25)
+    assert clock.due(101.7) == []
+    assert clock.due(101.75) == [1]
+    assert clock.due(158.7) == [1]  # again: its end was not proposed
+    assert 2 in clock.due(158.75)
+    assert clock.keep_alive(LeaseId(1), 158.8)  # a renewed one gets all of its time again
+    assert clock.due(161.7) == [2]
+    assert 1 in clock.due(161.8)
+
+
+def test_half_of_its_time_is_left_to_a_lease_after_any_silence():
+    clock = LeaseClock()
+    clock.lead(5, {LeaseId(1): 3.0}, 100.0, silence_s=9.0)
+    assert clock.due(101.4) == []
+    assert clock.due(101.5) == [1]
+
+
 def test_a_lease_is_renewed_until_its_end_is_proposed():
     clock = LeaseClock()
     clock.lead(5, {LeaseId(1): 3.0}, 0.0)
@@ -370,14 +394,14 @@ def test_a_gap_of_the_loop_extends_all_leases():
 class _Peers:
     def __init__(self):
         self.sent = []
-        self.handlers = {}
+        self.sinks = {}
 
     def send(self, to, channel, payload):
         self.sent.append((to, channel, payload))
         return True
 
-    def on_message(self, channel, handler):
-        self.handlers[channel] = handler
+    def divert(self, channel, sink):
+        self.sinks[channel] = sink
 
     def on_lost(self, listener):
         self.lost = listener
@@ -394,17 +418,17 @@ class _Member:
         self.heard.append(node)
 
 
-async def test_members_speak_over_the_links_between_brokers():
+def test_members_speak_over_the_links_between_brokers():
     peers, member = _Peers(), _Member()
     links = PeerLinks(peers, {2: "b:6650"}.get)
     links.send(NodeId(2), b"heartbeat")
     links.send(NodeId(2), b"piece", bulk=True)
     links.send(NodeId(3), b"to nowhere")
     assert peers.sent == [("b:6650", "raft", b"heartbeat"), ("b:6650", "raft-copy", b"piece")]
-    await peers.handlers["raft"](None, b"too early")
+    peers.sinks["raft"](None, b"too early")
     links.connect(member)
-    await peers.handlers["raft"](None, b"one")
-    await peers.handlers["raft-copy"](None, b"two")
+    peers.sinks["raft"](None, b"one")
+    peers.sinks["raft-copy"](None, b"two")
     peers.lost(SimpleNamespace(peer=SimpleNamespace(member=2)))
     peers.lost(SimpleNamespace(peer=SimpleNamespace(member=None)))
     assert member.heard == [b"one", b"two", 2]

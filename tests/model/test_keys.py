@@ -46,7 +46,7 @@ def test_many_keys_are_encoded_as_one(given_keys: list[str | bytes | None]) -> N
 
 
 @pytest.mark.parametrize("wrong", ["\ud800", "a\udfff", 5, ["a"]])
-def test_what_is_no_key_is_refused(wrong: Any) -> None:
+def test_other_types_of_keys_are_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="a key is"):
         encoded_key(wrong)
     with pytest.raises(InvalidArgumentError, match="a key is"):

@@ -180,6 +180,14 @@ def test_an_error_without_details_has_none() -> None:
     assert dict(copy.deepcopy(NotOwnerError("x", {"address": "b:6650"})).details) == {"address": "b:6650"}
 
 
+@pytest.mark.parametrize(
+    ("sent", "epoch"),
+    [("7", 7), ("0", 0), ("", 0), ("-7", 0), ("7.0", 0), ("\u0667", 0), ("9" * 20, 10**20 - 1), ("9" * 21, 0)],
+)
+def test_the_epoch_in_a_redirect_is_a_number_or_unknown(sent: str, epoch: int) -> None:
+    assert NotOwnerError("x", {"epoch": sent}).epoch == epoch
+
+
 def test_not_owner_is_an_unavailability_that_may_pass() -> None:
     error = NotOwnerError("x")
     assert to_wire(error)[:2] == (Status.UNAVAILABLE, "not-owner")

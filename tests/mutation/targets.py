@@ -37,6 +37,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "cluster": ("danube/cluster/*.py",),
     "compat": ("danube/compat/consumer_ids.py", "danube/compat/consumer_index.py", "danube/compat/producers.py"),
     "peers": ("danube/peers/*.py",),
+    "security": ("danube/security/*.py",),
 }
 
 TESTS = (
@@ -45,10 +46,12 @@ TESTS = (
     "tests/dispatch",
     "tests/history",
     "tests/client",
+    "tests/loop",
     "tests/wire",
     "tests/compat",
     "tests/cluster",
     "tests/peers",
+    "tests/security",
     "tests/broker",
     "tests/simulation/test_simulation_found.py",
     "tests/simulation/test_simulation_staging.py",

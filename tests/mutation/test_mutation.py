@@ -103,7 +103,7 @@ def test_a_limit_that_is_taken_at_the_start_is_another_one(tmp_path: Path) -> No
     assert ["a=(2 * (7))" in texts[2], "b=(2 + 1)" in texts[3]] == [True, True]
 
 
-def test_what_no_test_should_notice_is_left_alone(tmp_path: Path) -> None:
+def test_equivalent_mutants_are_left_out(tmp_path: Path) -> None:
     source = source_of(
         tmp_path,
         '''
@@ -281,7 +281,7 @@ def test_numbers_that_are_taken_at_the_start_are_changed_too(product: tuple[Sour
     assert module.Thing.scaled(1) == 8
 
 
-def test_what_cannot_be_planted_is_told(product: tuple[Source, ModuleType], tmp_path: Path) -> None:
+def test_mutants_that_cannot_be_planted_are_reported(product: tuple[Source, ModuleType], tmp_path: Path) -> None:
     source = source_of(tmp_path, "def gone(a):\n    return a < 1\n", "never_loaded")
     with pytest.raises(NotPlanted):
         plant(source, "return a < 1", "return a <= 1")

@@ -18,7 +18,7 @@ CONTRACT = "Pure cores do no I/O"
 LEFT_OUT = ("danube.cli", "danube.testing")
 GENERATED = re.compile(r"danube[.]client[.]sync[.]_facade|danube[.]compat[.]proto[.]\w+_pb2")
 """Generated modules, pure or not, do not count: a share of the code that is written is the point."""
-LEAST_SHARE = 0.477
+LEAST_SHARE = 0.51
 """Share of the lines of code in modules under the contract, without those left out. Raise it when it has grown."""
 CLAIM = re.compile(r"(^|[.]\s+)Pure\b")
 """A module calls itself pure with a sentence that begins with this word."""
@@ -154,7 +154,7 @@ def test_modules_of_tests_have_different_names() -> None:
 def test_the_share_of_pure_code_does_not_shrink() -> None:
     listed, _ = contract()
     written = {name: module.lines for name, module in modules().items() if not GENERATED.fullmatch(name)}
-    assert len(modules()) - len(written) == 7, "the generated modules"
+    assert len(modules()) - len(written) == 8, "the generated modules"
     pure = sum(lines for name, lines in written.items() if is_in(name, listed))
     share = pure / sum(written.values())
     assert share >= LEAST_SHARE, f"{share:.4f}"

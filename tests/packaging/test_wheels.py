@@ -73,7 +73,7 @@ def test_the_wheels_have_what_they_should_and_no_more(wheels: list[Path]) -> Non
     assert modules <= set(names)
 
 
-def test_what_was_installed_is_found(clean_python: Path, tmp_path: Path) -> None:
+def test_installed_plugins_are_found(clean_python: Path, tmp_path: Path) -> None:
     danube = clean_python.with_name("danube")
     listed = json.loads(run(danube, "plugins", "-o", "json", cwd=tmp_path))
     (gcs,) = [plugin for plugin in listed if plugin["scheme"] == "gcs"]

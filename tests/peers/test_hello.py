@@ -22,9 +22,10 @@ from hellos import (
     nonce,
 )
 
+from danube.model.addresses import is_loopback
 from danube.model.errors import PeerRefusedError, exit_code
 from danube.peers import Peer, hello
-from danube.peers.hello import MAX_HELLO_BYTES, Lives, Proof, is_loopback, judge, may_connect
+from danube.peers.hello import MAX_HELLO_BYTES, Lives, Proof, judge, may_connect
 
 
 def refusal(work: Callable[[], object]) -> str:
@@ -349,8 +350,10 @@ def test_brokers_of_other_clusters_are_refused() -> None:
 def test_brokers_of_other_incarnations_are_refused_and_new_ones_are_not() -> None:
     assert judge(broker(1), broker(2, incarnation=78)) == (
         "broker b2 at 10.0.0.2:6650 belongs to incarnation 000000000000004e of the cluster 'orders', and broker b1 at"
-        " 10.0.0.1:6650 to incarnation 000000000000004d: they were formed separately, or one was restored; the broker"
-        " that is to join needs an empty data directory"
+        " 10.0.0.1:6650 to incarnation 000000000000004d: they were formed separately, or the metadata of one were"
+        " restored or recovered. The broker that is to become a member of the other's cluster has to give up its own"
+        " metadata: stop it, remove the directory 'metadata' and the files 'group-*' from its data directory, and"
+        " nothing else (the rest holds its messages), and start it with --join"
     )
     virgin = broker(2, incarnation=0, required=0, broker=0, member=None)
     assert judge(broker(1), virgin) == ""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 from hellos import OTHER_SECRET
+from msgspec import structs
 from peer_nodes import World, simulate, until
 
 from danube.model.errors import CallRefusedError, ConnectionLostError, DanubeError
@@ -34,6 +35,22 @@ def test_a_killed_broker_is_reported_once_and_soon() -> None:
         await other.kill()
         await until(lambda: len(one.lost) == 2, 0.2)
         assert one.lost[1].peer.life == 2
+
+    simulate(work)
+
+
+def test_a_port_that_accepts_for_a_moment_while_the_process_ends_hides_no_loss() -> None:
+    """The kernel closes the connections of a killed process first, and its port last."""
+
+    async def work(world: World) -> None:
+        one, other = await world.pair()
+        await trio.sleep(2)
+        await other.kill()
+        world.network.power_on(other.name)
+        (port,) = world.network.listen(other.name, [other.address])
+        await trio.sleep(0.02)
+        port.close()  # resets what it has accepted
+        await until(lambda: bool(one.lost), 0.2)
 
     simulate(work)
 
@@ -387,10 +404,29 @@ def test_the_log_tells_of_an_outage_once(caplog: pytest.LogCaptureFixture) -> No
     assert [line.partition(":")[0] for line in lines if "from" not in line] == [
         "linked to broker b2 at b2",
         "the link to b2",
-        "there is no link to b2",
+        "no link to b2",
         "broker b2 at b2",
         "linked to broker b2 at b2",
     ]
+
+
+def test_links_that_are_opened_again_for_a_new_hello_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """As when a cluster is formed: every broker changes, and all links stay usable."""
+
+    async def work(world: World) -> None:
+        one, other = await world.node(1, incarnation=0), await world.node(2, incarnation=0)
+        await one.linked(other)
+        await trio.sleep(1)
+        for node in (other, one):
+            node.peers.identify(structs.replace(node.own, incarnation=78))
+            await trio.sleep(1)
+        await one.linked(other)
+        assert [peer.incarnation for peer in other.peers.incoming] == [78]
+
+    caplog.set_level(logging.INFO, "danube.peers")
+    simulate(work)
+    lines = [record.getMessage() for record in caplog.records if record.name == "danube.peers"]
+    assert lines == ["linked to broker b2 at b2:6650"]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -20,6 +20,7 @@ from danube.model.errors import (
     MessageTooLargeError,
     PermissionDeniedError,
     TopicNotFoundError,
+    UnavailableError,
     UnimplementedError,
 )
 from danube.model.limits import MIB
@@ -84,7 +85,7 @@ def test_a_call_waits_for_the_first_attempt_and_then_fails_at_once() -> None:
         await until(lambda: one.peers.peer(other.address) is None)
         await trio.sleep(1)
         began = trio.current_time()
-        with pytest.raises(CallRefusedError, match="there is no link to the broker at b2:6650: no connect"):
+        with pytest.raises(CallRefusedError, match="there is no link to the broker at b2:6650: "):
             await one.call(other)
         assert trio.current_time() == began
 
@@ -106,6 +107,10 @@ def test_errors_of_handlers_are_raised_at_the_caller(caplog: pytest.LogCaptureFi
         assert caught.value.details == {"topic": "x"}
         with pytest.raises(InternalError, match="ValueError; see its log"):
             await one.call(other, b"bug", "fail")
+        for _ in range(2):
+            with pytest.raises(CallRefusedError, match="broker b2 at b2:6650 is starting; try again"):
+                await one.call(other, b"", "other")
+        other.peers.complete()
         for _ in range(2):
             with pytest.raises(UnimplementedError, match="broker b2 at b2:6650 has no channel 'other'"):
                 await one.call(other, b"", "other")
@@ -234,6 +239,38 @@ def test_a_channel_whose_handler_waits_delays_no_other_channel() -> None:
         release.set()
         await until(lambda: len(handled) == sent)
         assert one.send(other, b"again", "slow")
+
+    simulate(work)
+
+
+def test_messages_can_be_passed_to_a_function_as_they_arrive(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(world: World) -> None:
+        one, other = await world.pair()
+        taken: list[tuple[str, bytes]] = []
+
+        def take(peer: Peer, payload: bytes) -> None:
+            if payload == b"refused":
+                raise UnavailableError("not now")
+            if payload == b"bug":
+                raise ZeroDivisionError
+            taken.append((peer.address, payload))
+
+        async def count(_peer: Peer, payload: bytes) -> bytes:
+            return b"%d" % len(taken)
+
+        other.peers.divert("news", take)
+        other.peers.on_call("news", count)
+        payloads = [b"one", b"refused", b"bug", bytes(512 * 1024), b"two"]
+        for payload in payloads:
+            assert one.send(other, payload, "news")
+        assert await one.call(other, b"", "news") == b"3"  # what was sent before a call is handled before it
+        assert taken == [(one.address, payload) for payload in payloads if payload not in (b"refused", b"bug")]
+        logged = [record for record in caplog.records if "'news'" in record.getMessage()]
+        assert "not now" in logged[0].getMessage()
+        assert [record.exc_info is not None for record in logged] == [False, True]
+        for number in range(100):
+            assert one.send(other, bytes(512 * 1024), "news"), number  # the window is given back
+            await until(lambda number=number: len(taken) == 4 + number)  # type: ignore[misc]
 
     simulate(work)
 
@@ -404,7 +441,12 @@ def test_strangers_reach_only_the_channels_that_take_them_until_they_are_members
 
         other.peers.on_call("forming", form, strangers=True)
         other.peers.on_message("news", take, strangers=True)
+        diverted: list[bytes] = []
+        other.peers.divert("secret", lambda _peer, payload: diverted.append(payload))
+        other.peers.divert("open", lambda _peer, payload: diverted.append(payload), strangers=True)
         assert one.send(other, b"dropped")
+        assert one.send(other, b"dropped", "secret")
+        assert one.send(other, b"open", "open")
         with pytest.raises(PermissionDeniedError, match="are not members of the same cluster yet"):
             await one.call(other)
         assert await one.call(other, b"", "forming") == b"joined"
@@ -412,6 +454,7 @@ def test_strangers_reach_only_the_channels_that_take_them_until_they_are_members
         await until(lambda: len(heard) == 2)
         assert heard == [one.own] * 2
         assert not other.heard
+        assert diverted == [b"open"]
 
         one.peers.identify(broker(1, incarnation=77, address=one.address, level=1, identity="identity-1", life=1))
         await until(lambda: one.peers.peer(other.address) is not None)

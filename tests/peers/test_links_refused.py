@@ -301,6 +301,8 @@ def test_channels_of_a_link_are_limited_and_named() -> None:
         node = await world.node(2)
         async with connected(node) as channel:
             _, token = await say_hello(channel)
+            assert type(await end_of(open_channel(channel, token, "none"))) is CallRefusedError  # it is starting
+            node.peers.complete()
             assert type(await end_of(open_channel(channel, token, "none"))) is UnimplementedError
             streams = []
             for _ in range(3):

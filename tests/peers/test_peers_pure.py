@@ -33,16 +33,22 @@ def attempts() -> Attempts:
 
 def test_pauses_grow_to_the_limit_and_begin_again_after_a_lasting_link() -> None:
     tries = attempts()
-    assert [round(tries.next_pause_s(), 3) for _ in range(6)] == [0, 0.05, 0.1, 0.2, 0.25, 0.25]
+    assert [round(tries.next_pause_s(1.0), 3) for _ in range(6)] == [0, 0.05, 0.1, 0.2, 0.25, 0.25]
     tries.linked(10.0)
     tries.broke(10.9)
-    assert tries.next_pause_s() == 0.25, "a link that breaks at once is not opened at once"
+    assert tries.next_pause_s(10.9) == 0.25, "a link that breaks at once is not opened at once"
     tries.linked(20.0)
     tries.broke(21.0)
-    assert tries.next_pause_s() == 0
-    tries.next_pause_s()
+    assert tries.next_pause_s(21.0) == 0
+    tries.next_pause_s(21.0)
     tries.closed()
-    assert tries.next_pause_s() == 0
+    assert tries.next_pause_s(21.0) == 0
+
+
+def test_pauses_are_short_as_long_as_the_broker_may_count_as_lost() -> None:
+    tries = broken()
+    assert [tries.next_pause_s(10.0 + 0.05 * number) for number in range(5)] == [0, 0.05, 0.05, 0.05, 0.05]
+    assert [tries.next_pause_s(10.21), tries.next_pause_s(10.3)] == [0.05, 0.1]
 
 
 def broken() -> Attempts:
@@ -67,18 +73,31 @@ Change = Callable[[Attempts], object]
     "change",
     [
         lambda tries: tries.failed(),
+        lambda tries: tries.answered(),
         lambda tries: tries.closed(),
         lambda tries: tries.linked(10.05),
         lambda tries: tries.linked(10.05) or tries.broke(10.06),
     ],
 )
 @pytest.mark.parametrize("after", [0, 1])
-def test_what_happens_before_the_second_refusal_can_exclude_a_loss(change: Change, after: int) -> None:
+def test_events_before_the_second_refusal_exclude_a_loss(change: Change, after: int) -> None:
     tries = broken()
     for _ in range(after):
         assert not tries.refused(10.01)
     change(tries)
     assert not tries.refused(10.07)
+
+
+def test_a_port_that_accepts_while_the_process_ends_is_still_a_loss_when_it_refuses() -> None:
+    tries = broken()
+    tries.failed()  # accepted, and reset
+    assert [tries.refused(at) for at in (10.05, 10.1)] == [False, True]
+
+
+def test_a_process_that_has_refused_the_link_is_no_loss() -> None:
+    tries = broken()
+    tries.answered()
+    assert not any(tries.refused(at) for at in (10.05, 10.1, 10.15))
 
 
 @pytest.mark.parametrize(("at", "lost"), [(10.25, True), (10.2501, False)])

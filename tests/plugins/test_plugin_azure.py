@@ -98,7 +98,7 @@ async def test_a_condition_is_lost_or_undecided() -> None:
         assert [request.headers["if-none-match"] for request in server.requests] == ["*"] * 3
 
 
-async def test_what_a_put_says() -> None:
+async def test_the_requests_of_an_azure_put() -> None:
     data = bytes(range(256)) * 8000  # more than what is sent at once
     async with serve(lambda request: CREATED) as server:
         async with open_backend(url(server.endpoint)) as backend:

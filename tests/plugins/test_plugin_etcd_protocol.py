@@ -468,7 +468,7 @@ async def test_a_revision_of_another_history() -> None:
             await revisions(store, 1, start=500)
 
 
-async def test_what_an_event_replaced_was_compacted() -> None:
+async def test_an_event_whose_predecessor_was_compacted() -> None:
     """etcd then leaves it out; its revision is part of the event, so the watch has a gap."""
     deleted = pb.Event(type=pb.Event.DELETE, kv=pb.KeyValue(key=b"/p/w/a", mod_revision=11))
     for event in (put("/w/a", 11, version=2), deleted):

@@ -87,7 +87,7 @@ async def test_a_condition_is_lost_or_undecided() -> None:
         assert [request.query["ifGenerationMatch"] for request in server.requests] == ["0"] * 3
 
 
-async def test_what_a_put_says() -> None:
+async def test_the_requests_of_a_gcs_put() -> None:
     data = os.urandom(3000)
     async with (
         serve(lambda request: Answer(body=b"{}")) as server,

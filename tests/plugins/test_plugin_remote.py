@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 import trustme
+from certificates import make_files
 from storage_server_harness import StorageServerProcess, read_all, serving, until
 from typer.testing import CliRunner
 
@@ -326,7 +327,7 @@ async def test_tls(tmp_path: Path) -> None:
         async with open_backend(one.url(query=f"?tls=true&ca_file={tmp_path / 'ca.pem'}")) as remote:
             await remote.put("k", data)
             assert await remote.get("k") == data
-        with pytest.raises(StorageUnavailableError, match=r"TLS handshake|CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(StorageUnavailableError, match="pass the file of its authority"):
             async with open_backend(one.url(query="?tls=true")):
                 pass
         with pytest.raises(StorageUnavailableError):
@@ -488,6 +489,24 @@ async def test_a_process_with_tls_and_token(tmp_path: Path) -> None:
                 pass
 
 
+async def test_a_process_that_asks_for_certificates_of_clients(tmp_path: Path) -> None:
+    files = make_files(tmp_path)
+    cert, key = files.pair("server")
+    own, own_key = files.pair("client", "danube://danube/broker/b1")
+    options = ("--tls-cert", cert, "--tls-key", key, "--tls-client-ca", files.ca)
+    with StorageServerProcess("memory://", *options) as process:
+        assert f"127.0.0.1:{process.port} (TLS);" in process.ready_line
+        query = f"?ca_file={files.ca}&cert_file={own}&key_file={own_key}"
+        async with open_backend(process.remote(query=query)) as remote:
+            await remote.put("k", b"x")
+            files.pair("server", days=20)
+            process.signal(signal.SIGHUP)
+            assert await remote.get("k", 0, 1) == b"x"
+        with pytest.raises(StorageUnavailableError, match="pass one with cert and key"):
+            async with open_backend(process.remote(query=f"?ca_file={files.ca}")):
+                pass
+
+
 async def test_a_signal_drains(tmp_path: Path) -> None:
     with StorageServerProcess("memory://?latency_ms=600") as process:
         async with open_backend(process.remote()) as remote, trio.open_nursery() as nursery:
@@ -514,7 +533,7 @@ async def test_a_signal_drains(tmp_path: Path) -> None:
         (["remote://127.0.0.1:1/x"], 69, "no connection"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
+def test_a_storage_that_cannot_be_served_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

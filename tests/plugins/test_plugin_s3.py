@@ -159,7 +159,7 @@ async def test_a_cancelled_put_never_reaches_its_end(scheme: str) -> None:
         assert server.requests == []
 
 
-async def test_what_a_put_says() -> None:
+async def test_the_requests_of_an_s3_put() -> None:
     data = b"some data"
     async with serve(lambda request: Answer(headers={"etag": '"x"'})) as server:
         async with open_backend(url(server.endpoint, options="&sse=aws:kms&sse_kms_key_id=mykey")) as backend:
@@ -183,7 +183,7 @@ async def test_what_a_put_says() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_what_goes_through_tls_is_not_hashed_for_the_signature(scheme: str, tmp_path: Path) -> None:
+async def test_payloads_over_tls_are_not_hashed_for_the_signature(scheme: str, tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

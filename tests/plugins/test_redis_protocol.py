@@ -98,7 +98,7 @@ def test_commands_are_arrays_of_byte_strings(arguments: list[Any], large: bool) 
         (b"+" + b"x" * 100_000, "without end"),
     ],
 )
-def test_what_is_not_resp_ends_the_connection(data: bytes, reason: str) -> None:
+def test_bytes_that_are_not_resp_end_the_connection(data: bytes, reason: str) -> None:
     with pytest.raises(ConnectionEndedError, match=reason):
         exchange(Script(data, []), ["PING"])
 

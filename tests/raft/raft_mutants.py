@@ -38,12 +38,60 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
+    "candidates of the same moment prefer each other": Mutant(
+        "core.py",
+        "                and not self._goes_first(request)\n",
+        "",
+        "TestR27Preference::test_of_two_candidates_at_the_same_moment_one_wins",
+    ),
+    "a candidate is preferred for ever": Mutant(
+        "core.py",
+        "            and self._elapsed < self.settings.heartbeat_ticks\n            and request.term",
+        "            and request.term",
+        "TestR27Preference::test_a_node_is_preferred_for_one_heartbeat_time",
+    ),
+    "a refused candidate is preferred": Mutant(
+        "core.py",
+        "            and self._votes.get(request.sender, True)\n",
+        "",
+        "TestR5PreVote::test_a_lost_leader_is_not_heard_any_more_at_voters_too",
+    ),
+    "a candidate is preferred to one with a longer log": Mutant(
+        "core.py",
+        "            and (request.last_index, request.last_term) == self._log_point()\n            and self.node_id <",
+        "            and self.node_id <",
+        "TestR27Preference::test_only_nodes_with_higher_ids_and_equal_logs_wait",
+    ),
+    "hint counts as silence": Mutant(
+        "core.py",
+        "            self._since_heard = self.settings.election_ticks\n            if campaign",
+        "            self._since_heard = self._silent = self.settings.election_ticks\n            if campaign",
+        "TestR26Silence::test_a_hint_that_the_leader_is_dead_is_no_silence",
+    ),
+    "only the own silence counts": Mutant(
+        "core.py",
+        "            self._silence = min(self._silence, reply.silent)",
+        "            pass",
+        "TestR26Silence::test_a_leader_knows_the_shortest_silence_of_its_voters",
+    ),
+    "a leader is silent while it leads": Mutant(
+        "core.py",
+        "            self._silent = 0\n            self._tick_leader()",
+        "            self._tick_leader()",
+        "TestR26Silence::test_a_leader_has_not_been_silent_when_it_steps_down",
+    ),
+    "a leader is silent before its first tick": Mutant(
+        "core.py",
+        "        self._silent = 0  # it may step down before its first tick (R26)\n",
+        "",
+        "TestR26Silence::test_a_leader_that_steps_down_before_its_first_tick_has_not_been_silent",
+    ),
     "vote not synced before it is answered": Mutant(
         "core.py",
         "        self._after.append(VoteReply(request.sender, self.node_id, self.term, granted, "
-        "*self._commit_point()))",
+        "*commit, self._silent))",
         "        self._messages.append(VoteReply(request.sender, self.node_id, self.term, granted, "
-        "*self._commit_point()))",
+        "*commit, self._silent))",
         "TestR1Votes::test_a_vote_is_answered_only_when_it_is_durable",
     ),
     "candidate asks before its vote is synced": Mutant(
@@ -54,8 +102,8 @@ MUTANTS = {
     ),
     "own vote counts before it is synced": Mutant(
         "core.py",
-        "        self._after.append(VoteReply(self.node_id, self.node_id, self.term, True, 0, 0))",
-        "        self._count(VoteReply(self.node_id, self.node_id, self.term, True, 0, 0))",
+        "        self._after.append(VoteReply(self.node_id, self.node_id, self.term, True, 0, 0, self._silent))",
+        "        self._count(VoteReply(self.node_id, self.node_id, self.term, True, 0, 0, self._silent))",
         "TestR1Votes::test_the_own_vote_counts_only_when_it_is_durable",
     ),
     "two votes a term": Mutant(
@@ -443,7 +491,7 @@ MUTANTS = {
         "progress.py",
         "return len(self._sent) >= self._max_messages or self._bytes >= self._max_bytes",
         "return self._bytes >= self._max_bytes",
-        "TestR22Flow::test_what_is_on_its_way_is_bounded_by_messages",
+        "TestR22Flow::test_entries_on_their_way_are_bounded_by_messages",
     ),
     "no bound on bytes on their way": Mutant(
         "progress.py",

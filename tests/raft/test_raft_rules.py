@@ -217,7 +217,7 @@ class TestR5PreVote:
         assert only(take(node, pre_vote(3, 9)), PreVoteReply).granted, "two may be told yes"
 
     def test_a_pre_vote_is_refused_while_a_leader_is_heard(self) -> None:
-        node = make_node(1, 1, 2, 3)
+        node = make_node(1, 1, 2, 3, chance=lambda most: most - 1)
         take(node, append(3, 1))
         assert not only(take(node, pre_vote(2, 2)), PreVoteReply).granted
         for _ in range(SETTINGS.election_ticks):
@@ -344,7 +344,7 @@ class TestR8Cut:
         with pytest.raises(AssertionError, match="committed"):
             node.log.merge(entries_of(2, after=1), node.commit)
 
-    def test_what_lies_below_the_commit_index_is_answered_with_it(self) -> None:
+    def test_entries_below_the_commit_index_are_answered_with_it(self) -> None:
         node = make_node(1, 1, 2, 3, terms=(1, 1, 1), hard=HardState(1, None, 3))
         reply = only(take(node, append(2, 2, previous=(1, 1), terms=(2,))), AppendReply)
         assert (reply.refused, reply.index) == (False, 3)
@@ -417,6 +417,29 @@ class TestR9Commit:
 
 
 class TestR10FollowerCommit:
+    def test_a_leader_tells_of_a_commit_with_the_next_entry_or_once_it_has_applied_it(self) -> None:
+        group = group_of(1, 2, 3)
+        leader = group.elect(1)
+        group.run()
+        index = leader.propose(b"x")
+        assert isinstance(index, int)
+        ready = leader.ready()
+        leader.persisted(ready)
+        leader.step(AppendReply(N1, N2, leader.term, index))
+        committed = leader.ready()
+        assert [entry.data for entry in committed.committed] == [b"x"]
+        assert not committed.messages
+        assert not leader.has_ready
+        leader.propose(b"y")
+        assert [(each.to, each.commit) for each in leader.ready().messages] == [(N2, index), (N3, index)]
+        leader.applied(index)
+        assert not leader.has_ready  # that has told them
+        leader.step(AppendReply(N1, N2, leader.term, index + 1))
+        leader.persisted(leader.ready())
+        leader.applied(leader.ready().committed[-1].index)
+        told = leader.ready().messages
+        assert [(each.to, each.entries, each.commit) for each in told] == [(N2, (), index + 1), (N3, (), index + 1)]
+
     def test_a_follower_commits_only_what_it_has_verified(self) -> None:
         node = make_node(1, 1, 2, 3, terms=(1, 1, 1))
         take(node, append(2, 2, previous=(1, 1), commit=3))
@@ -950,6 +973,17 @@ class TestR20NoCampaign:
 
 
 class TestR21Transfer:
+    def test_the_first_to_lead_is_one_that_answers_also_just_after_a_check_of_the_quorum(self) -> None:
+        group = group_of(1, 2, 3)
+        leader = group.elect(1)
+        group.run()
+        group.away.add(2)
+        for ticks in range(1, 4 * SETTINGS.election_ticks):
+            group.tick(1, 1)
+            assert leader.is_leader
+            if ticks > 3 * SETTINGS.heartbeat_ticks:
+                assert leader.successors() == [N3, N2], ticks
+
     def test_a_transfer_waits_for_the_log_and_hands_over(self) -> None:
         group = group_of(1, 2, 3)
         leader = group.elect(1)
@@ -992,7 +1026,7 @@ class TestR21Transfer:
 
 
 class TestR22Flow:
-    def test_what_is_on_its_way_is_bounded_by_messages(self) -> None:
+    def test_entries_on_their_way_are_bounded_by_messages(self) -> None:
         node = leader_of_three(settings=SETTINGS._replace(max_sent_messages=3, max_append_bytes=1))
         node.step(AppendReply(N1, N2, node.term, 1))
         carry_out(node)
@@ -1054,6 +1088,70 @@ class TestR22Flow:
         assert make_node(1, 1, 2, 3).propose(b"x") is Refusal.NOT_LEADER
 
 
+class TestR26Silence:
+    def test_a_vote_says_for_how_long_no_leader_was_heard(self) -> None:
+        node = make_node(1, 1, 2, 3)
+        take(node, append(2, 4))
+        for _ in range(7):
+            node.tick()
+        take(node, Heartbeat(N1, N2, 4, 0, 0))
+        for _ in range(SETTINGS.election_ticks):
+            node.tick()
+        assert only(take(node, vote(3, 5)), VoteReply).silent == SETTINGS.election_ticks
+
+    def test_a_hint_that_the_leader_is_dead_is_no_silence(self) -> None:
+        node = make_node(1, 1, 2, 3)
+        take(node, append(2, 4))
+        node.tick()
+        node.leader_lost(N2, campaign=False)
+        assert only(take(node, vote(3, 5)), VoteReply).silent == 1
+
+    def test_silence_begins_anew_with_each_start(self) -> None:
+        node = make_node(1, 1, 2, 3)
+        assert only(take(node, vote(3, 1)), VoteReply).silent == 0
+
+    def test_a_leader_has_not_been_silent_when_it_steps_down(self) -> None:
+        node = leader_of_three()
+        ticks = 0
+        while node.is_leader:  # it hears no majority
+            node.tick()
+            ticks += 1
+        for _ in range(3):
+            node.tick()
+        assert SETTINGS.election_ticks <= ticks
+        assert only(take(node, vote(3, 9)), VoteReply).silent == 3
+
+    def test_a_leader_that_steps_down_before_its_first_tick_has_not_been_silent(self) -> None:
+        node = leader_of_three()
+        take(node, AppendReply(N1, N3, node.term + 1, 1))
+        assert not node.is_leader
+        assert only(take(node, vote(3, 9)), VoteReply).silent == 0
+
+    def test_a_leader_knows_the_shortest_silence_of_its_voters(self) -> None:
+        node = make_node(1, 1, 2, 3, 4, 5)
+        take(node, append(2, 4))
+        for _ in range(9):
+            node.tick()
+        node.step(TimeoutNow(N1, N2, 4))
+        carry_out(node)
+        node.step(VoteReply(N1, N3, 5, True, 0, 0, 6))
+        node.step(VoteReply(N1, N4, 5, False, 0, 0, 2))  # did not elect it
+        node.step(VoteReply(N1, N5, 5, True, 0, 0, 12))
+        assert node.is_leader
+        assert node.silence == 6
+
+    def test_its_own_silence_counts_too(self) -> None:
+        node = make_node(1, 1, 2, 3)
+        take(node, append(2, 4))
+        for _ in range(9):
+            node.tick()
+        node.step(TimeoutNow(N1, N2, 4))
+        carry_out(node)
+        node.step(VoteReply(N1, N3, 5, True, 0, 0, 12))
+        assert node.is_leader
+        assert node.silence == 9
+
+
 def test_followers_learn_of_a_commit_without_a_heartbeat() -> None:
     group = group_of(1, 2, 3)
     leader = group.elect(1)
@@ -1063,7 +1161,7 @@ def test_followers_learn_of_a_commit_without_a_heartbeat() -> None:
     assert [entry.data for entry in group.applied[2]] == [b"", b"x"]
 
 
-def test_what_is_applied_at_once_is_bounded() -> None:
+def test_entries_applied_at_once_are_bounded() -> None:
     node = make_node(
         1, 1, terms=(1,) * 10, hard=HardState(1, None, 10), settings=SETTINGS._replace(max_apply_entries=4)
     )
@@ -1114,3 +1212,41 @@ def _campaigning(node: Raft) -> list[Message]:
         if sent:
             return sent
     raise AssertionError("it does not campaign")
+
+
+class TestR27Preference:
+    def test_of_two_candidates_at_the_same_moment_one_wins(self) -> None:
+        group = group_of(1, 2, 3)
+        group.elect(3)
+        group.away.add(3)
+        for number in (1, 2):
+            for _ in range(SETTINGS.election_ticks):
+                group[number].tick()
+        assert group[1].role is group[2].role is Role.PRE_CANDIDATE
+        group.run()
+        assert group[1].is_leader
+        assert group[2].leader == N1
+
+    def _asked(self, *, after_ticks: int = 0, sender: int = 2, last: tuple[int, int] = (0, 0)) -> bool:
+        """Node 1 asks for pre-votes; return whether it grants one then."""
+        node = make_node(1, 1, 2, 3, chance=lambda most: most - 1)
+        while node.role is not Role.PRE_CANDIDATE:
+            node.tick()
+        carry_out(node)
+        for _ in range(after_ticks):
+            node.tick()
+        return only(take(node, pre_vote(sender, 1, last=last)), PreVoteReply).granted
+
+    def test_only_nodes_with_higher_ids_and_equal_logs_wait(self) -> None:
+        assert not self._asked()
+        assert self._asked(last=(1, 1))
+        node = make_node(2, 1, 2, 3)
+        for _ in range(SETTINGS.election_ticks):
+            node.tick()
+        carry_out(node)
+        request = PreVote(N2, N1, 1, 0, 0, 0, 0)
+        assert only(take(node, request), PreVoteReply).granted
+
+    def test_a_node_is_preferred_for_one_heartbeat_time(self) -> None:
+        assert not self._asked(after_ticks=SETTINGS.heartbeat_ticks - 1)
+        assert self._asked(after_ticks=SETTINGS.heartbeat_ticks)

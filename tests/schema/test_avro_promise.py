@@ -74,7 +74,7 @@ def run(seeds: range) -> Counter[str]:
     return seen
 
 
-def test_what_is_declared_compatible_decodes() -> None:
+def test_data_of_compatible_avro_schemas_decodes() -> None:
     seen = run(range(600))
     assert seen["yes"] > 200, seen
     assert seen["no"] > 150, seen
@@ -83,7 +83,7 @@ def test_what_is_declared_compatible_decodes() -> None:
 
 
 @pytest.mark.long
-def test_what_is_declared_compatible_decodes_many_times() -> None:
+def test_data_of_compatible_avro_schemas_decodes_many_times() -> None:
     assert run(range(1_000, 101_000))["yes"] > 30_000
 
 

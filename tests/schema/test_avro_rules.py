@@ -113,7 +113,7 @@ def test_reasons_say_what_and_where() -> None:
     ]
 
 
-def test_what_contains_itself_is_compared() -> None:
+def test_recursive_avro_schemas_are_compared() -> None:
     def chain(kind: str) -> Any:
         return record(("value", kind), ("next", ["null", "R"], None))
 
@@ -122,7 +122,7 @@ def test_what_contains_itself_is_compared() -> None:
     assert reason.path == "/fields/value"
 
 
-def test_what_contains_one_another_is_told_once() -> None:
+def test_mutually_recursive_records_are_reported_once() -> None:
     def schema(kind: str) -> Any:
         inner = record(("r", ["null", "R"]), name="S")
         outer = record(("s", ["null", inner]), ("value", kind))
@@ -170,7 +170,7 @@ def test_defaults_are_of_their_types(field: Any, is_fine: bool) -> None:
         '{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}',
     ],
 )  # fmt: skip
-def test_what_is_no_schema_is_refused(text: str) -> None:
+def test_texts_that_are_no_avro_schema_are_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         parse(Source(SchemaType.AVRO, text))
 

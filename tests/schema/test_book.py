@@ -73,7 +73,7 @@ def test_the_first_version_has_numbers_from_one_counter() -> None:
     assert registry.book.numbers_of("none") == frozenset()
 
 
-def test_what_is_known_is_not_written_again() -> None:
+def test_a_known_schema_is_not_written_again() -> None:
     registry = Registry()
     registry.register(S, A)
     spaced = '{ "name": "R",  "type": "record", "fields": [{"type": {"type": "int"}, "name": "a"}] }'
@@ -178,7 +178,7 @@ def test_a_schema_is_checked_with_one_version_or_another_level_and_nothing_is_ch
         registry.book.examination_with(narrow, 9)
 
 
-def test_what_has_changed_meanwhile_is_examined_again() -> None:
+def test_a_subject_that_has_changed_meanwhile_is_examined_again() -> None:
     registry = Registry()
     registry.register(S, A)
     proposal = registry.proposal(S, AB)
@@ -334,7 +334,7 @@ def test_references_to_what_does_not_fit_are_refused() -> None:
         registry.register(S, ORDER, references=tuple(Reference(f"n{n}", "users", 1) for n in range(101)))
 
 
-def test_what_is_needed_comes_before_what_needs_it_and_is_limited() -> None:
+def test_references_come_before_their_users_and_are_limited() -> None:
     registry = Registry(SchemaLimits(max_schema_references=3, max_schema_references_bytes=10_000))
     registry.register("n0", record(name="N0"))
     for n in range(1, 5):

@@ -173,7 +173,7 @@ def run(seeds: range) -> Counter[str]:
     return seen
 
 
-def test_what_is_declared_compatible_is_valid() -> None:
+def test_documents_of_compatible_json_schemas_are_valid() -> None:
     seen = run(range(600))
     assert seen["yes"] > 150, seen
     assert seen["no"] > 100, seen
@@ -182,5 +182,5 @@ def test_what_is_declared_compatible_is_valid() -> None:
 
 
 @pytest.mark.long
-def test_what_is_declared_compatible_is_valid_many_times() -> None:
+def test_documents_of_compatible_json_schemas_are_valid_many_times() -> None:
     assert run(range(1_000, 101_000))["yes"] > 15_000

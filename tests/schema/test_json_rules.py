@@ -196,7 +196,7 @@ def chain(kind: Any) -> dict[str, Any]:
     return {"$ref": "#/$defs/node", "$defs": {"node": node}}
 
 
-def test_what_contains_itself_is_compared() -> None:
+def test_recursive_json_schemas_are_compared() -> None:
     assert kinds(schema(chain(NUM)), schema(chain(INT))) == []
     (reason,) = schema(chain(INT)).refuses(schema(chain(NUM)), Policy.STRICT)
     assert reason.path == "#/properties/value/type"
@@ -204,7 +204,7 @@ def test_what_contains_itself_is_compared() -> None:
     assert kinds(schema(INT), schema(endless)) != []
 
 
-def test_what_was_taken_for_granted_is_taken_back() -> None:
+def test_an_assumption_that_fails_is_withdrawn() -> None:
     # While A is compared with itself, B is found to be fine because A is taken to be; A is not.
     def both(kind: Any) -> dict[str, Any]:
         a = closed(b={"$ref": "#/$defs/B"}, value=kind)
@@ -245,7 +245,7 @@ def test_nothing_is_fetched(uri: str) -> None:
     ["", "{", "7", "[]", '"x"', "null", '{"type":"wat"}', '{"properties":[]}', '{"$ref":"#/nope"}', '{"pattern":"("}',
      '{"$schema":"http://example.invalid/x"}', '{"minLength":-1}', '{"required":"a"}'],
 )  # fmt: skip
-def test_what_is_no_schema_is_refused(text: str) -> None:
+def test_documents_that_are_no_json_schema_are_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         parse(Source(SchemaType.JSON, text))
 

@@ -73,7 +73,7 @@ enum E { option features.enum_type = CLOSED; A = 1; }
 @pytest.mark.parametrize(
     "text", [PROTO3, PROTO2, EDITION, HEAD, 'syntax = "proto3";'], ids=["3", "2", "edition", "none", "bare"]
 )
-def test_what_is_written_compiles_to_what_it_was_written_from(text: str) -> None:
+def test_written_text_compiles_to_the_original_descriptor(text: str) -> None:
     schema = proto(text, head="")
     told = printed(schema)
     assert proto(told, head="").canonical == schema.canonical, told

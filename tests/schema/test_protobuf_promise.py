@@ -194,7 +194,7 @@ def run(seeds: range) -> Counter[str]:
     return seen
 
 
-def test_what_is_declared_compatible_decodes() -> None:
+def test_messages_of_compatible_protobuf_schemas_decode() -> None:
     seen = run(range(300))
     assert seen["yes"] > 100, seen
     assert seen["no"] > 70, seen
@@ -202,5 +202,5 @@ def test_what_is_declared_compatible_decodes() -> None:
 
 
 @pytest.mark.long
-def test_what_is_declared_compatible_decodes_many_times() -> None:
+def test_messages_of_compatible_protobuf_schemas_decode_many_times() -> None:
     assert run(range(1_000, 101_000))["yes"] > 30_000

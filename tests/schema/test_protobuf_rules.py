@@ -67,7 +67,7 @@ CASES: list[tuple[str, str, str, list[str]]] = [
 @pytest.mark.parametrize(
     ("reader", "writer", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_what_may_change(reader: str, writer: str, expected: list[str]) -> None:
+def test_allowed_changes(reader: str, writer: str, expected: list[str]) -> None:
     assert kinds(proto(reader), proto(writer)) == expected
 
 
@@ -166,7 +166,7 @@ def test_references_are_imports_by_their_names() -> None:
         parse(Source(SchemaType.PROTOBUF, encoded))
 
 
-def test_what_protobuf_brings_itself_needs_no_reference() -> None:
+def test_the_well_known_types_need_no_reference() -> None:
     text = 'import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp at = 1; }'
     assert kinds(proto(text), proto(text)) == []
     assert parse(Source(SchemaType.PROTOBUF, as_base64(descriptor(text)))).canonical == proto(text).canonical
@@ -198,7 +198,7 @@ def file_of(**more: Any) -> FileDescriptorProto:
         (file_of(dependency=["a.proto"]), "imports itself"),
     ],
 )
-def test_what_is_no_schema_is_refused(file: FileDescriptorProto, why: str) -> None:
+def test_texts_that_are_no_protobuf_schema_are_refused(file: FileDescriptorProto, why: str) -> None:
     with pytest.raises(InvalidSchemaError, match=why):
         parse(Source(SchemaType.PROTOBUF, as_base64(file)))
 

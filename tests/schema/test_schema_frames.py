@@ -29,7 +29,7 @@ def test_frames_have_these_bytes(frame: Frame, data: bytes) -> None:
 
 
 @given(number=st.integers(0, 2**31 - 1), payload=st.binary(max_size=20), indexes=INDEXES)
-def test_what_is_framed_comes_back(number: int, payload: bytes, indexes: tuple[int, ...]) -> None:
+def test_a_framed_payload_is_unframed(number: int, payload: bytes, indexes: tuple[int, ...]) -> None:
     assert decode_frame(encode_frame(number, payload, indexes), is_protobuf=True) == (number, indexes, payload)
     assert decode_frame(encode_frame(number, payload), is_protobuf=False) == (number, (), payload)
 
@@ -46,7 +46,7 @@ def test_what_is_framed_comes_back(number: int, payload: bytes, indexes: tuple[i
         (b"\x00\x00\x00\x00\x07\x02\x01", "the negative message index -1"),
     ],
 )  # fmt: skip
-def test_what_is_no_frame_is_refused(data: bytes, why: str) -> None:
+def test_payloads_without_a_frame_are_refused(data: bytes, why: str) -> None:
     with pytest.raises(SchemaPayloadError, match=why):
         decode_frame(data, is_protobuf=True)
 

@@ -25,7 +25,7 @@ def test_importing_it_needs_none_of_the_libraries() -> None:
     ("kind", "library", "extra"),
     [(SchemaType.AVRO, "avro.name", "avro"), (SchemaType.JSON, "jsonschema_rs", "json")],
 )
-def test_what_lacks_is_told_with_what_to_do(
+def test_a_missing_extra_is_named_with_its_installation(
     kind: SchemaType, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)

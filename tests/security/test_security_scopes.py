@@ -91,7 +91,7 @@ def test_a_path_is_a_topic_or_a_subscription(short: str, long: str) -> None:
         ),
     ],
 )
-def test_what_is_no_scope_is_refused_with_a_sentence(text: str) -> None:
+def test_invalid_scopes_are_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"scope|partition"):
         parse_scope(text)
 
@@ -106,7 +106,7 @@ def test_permissions_are_parsed_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ada", "user:", "broker:b1", "anybody:x", "user:a\nb", "user:" + "x" * 256])
-def test_what_is_no_subject_is_refused(text: str) -> None:
+def test_invalid_subjects_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a subject"):
         parse_subject(text)
     assert parse_subject("service:orders-api") == "service:orders-api"
@@ -123,7 +123,7 @@ _RESOURCES = st.one_of(
 )
 _SCOPES = st.one_of(
     st.just(Scope(ScopeKind.CLUSTER, "")),
-    st.builds(Scope, st.just(ScopeKind.NAMESPACE), _NAMES),
+    st.builds(Scope, st.just(ScopeKind.NAMESPACE), _NAMES, st.just(False)),
     st.builds(Scope, st.just(ScopeKind.TOPIC), _TOPICS, st.booleans()),
     st.builds(Scope, st.just(ScopeKind.TOPIC), st.sampled_from(["/a", "/a/", "/ab"]), st.just(True)),
     st.builds(Scope, st.just(ScopeKind.SUBSCRIPTION), st.builds("{}#{}".format, _TOPICS, _NAMES), st.booleans()),
@@ -132,9 +132,41 @@ _SCOPES = st.one_of(
 
 
 @given(outer=_SCOPES, inner=_SCOPES, resource=_RESOURCES)
-def test_what_contains_a_scope_covers_all_that_it_covers(outer: Scope, inner: Scope, resource: Resource) -> None:
+def test_an_enclosing_scope_covers_all_that_its_parts_cover(outer: Scope, inner: Scope, resource: Resource) -> None:
     if outer.contains(inner) and inner.covers(resource):
         assert outer.covers(resource)
+
+
+@given(one=_SCOPES, other=_SCOPES, resource=_RESOURCES)
+def test_the_overlap_of_two_scopes_covers_what_both_cover(one: Scope, other: Scope, resource: Resource) -> None:
+    both = one.overlap(other)
+    assert both == other.overlap(one) or (one.contains(other) and other.contains(one))
+    covered = one.covers(resource) and other.covers(resource)
+    assert covered == (both is not None and both.covers(resource))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("topic:/sh*", "namespace:shop", "topic:/shop/*"),
+        ("topic:/shop*", "namespace:shop", "topic:/shop/*"),
+        ("topic:/shopp*", "namespace:shop", None),
+        ("schema:/sh*", "namespace:shop", "schema:/shop/*"),
+        ("schema:*", "namespace:shop", "schema:/shop/*"),
+        ("schema:sh*", "namespace:shop", None),
+        ("/shop/a", "/shop/ab", None),
+        ("/shop/a#s", "/shop/a", "subscription:/shop/a#s"),
+        ("/shop/a#s*", "/shop/a#st", "subscription:/shop/a#st"),
+        ("/shop/a#s", "/shop/b", None),
+        ("/shop/a#s", "/shop/*", "subscription:/shop/a#s"),
+        ("namespace:a", "namespace:b", None),
+        ("cluster", "/shop/a*", "topic:/shop/a*"),
+    ],
+)
+def test_what_two_scopes_have_in_common(one: str, other: str, both: str | None) -> None:
+    expected = None if both is None else parse_scope(both)
+    assert parse_scope(one).overlap(parse_scope(other)) == expected
+    assert parse_scope(other).overlap(parse_scope(one)) == expected
 
 
 @given(scope=_SCOPES)

@@ -50,12 +50,11 @@ def acknowledge_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     write, settle = Journal._write, Journal._settle
     told: set[int] = set()
 
-    async def hasty(self: Journal, *args: Any, settling: Any = ([], 0), **how: Any) -> None:
-        entries, size = settling
-        if entries:
-            settle(self, entries, size, None)
-            told.add(id(entries))
-        await write(self, *args, settling=settling, **how)
+    async def hasty(self: Journal, step: Any) -> None:
+        if step.entries:
+            settle(self, step.entries, step.size, None)
+            told.add(id(step.entries))
+        await write(self, step)
 
     def once(self: Journal, entries: Any, size: int, error: Any) -> None:
         if id(entries) in told:

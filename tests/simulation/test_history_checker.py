@@ -195,7 +195,7 @@ def test_a_producer_is_told_what_a_power_loss_has_left(durability: Durability, t
     assert any("was told that" in violation for violation in history.check()) is not well
 
 
-def test_what_a_producer_was_told_of_may_be_lost_before_it_hears_it() -> None:
+def test_a_report_to_a_producer_may_be_lost_on_its_way() -> None:
     for losses, well in ((0, True), (1, False)):
         history, _ = good_history(durability=Durability.OS)
         history.power_loss()
@@ -217,6 +217,22 @@ def test_key_shared_keeps_the_order_of_each_key() -> None:
     history.deliver(late, 1, TOPIC, 2, payload(2), "a")
     history.deliver(late, 1, TOPIC, 0, payload(0), "a")
     assert any("seen for the first time after 2 of key a" in violation for violation in history.violations)
+
+
+@pytest.mark.parametrize("opening_first", [True, False])
+def test_what_was_sent_to_a_consumer_while_it_was_being_opened_is_no_repetition(opening_first: bool) -> None:
+    """A consumer of a partitioned topic is open when all its partitions are: the first may have sent long before."""
+    history, former = good_history(1, kind=SubscriptionType.SHARED)
+    began = history.opening() if opening_first else 0
+    history.confirmed(former, TOPIC, [spot(0)], 1, (0, 0))
+    if not opening_first:
+        began = history.opening()
+    fresh = history.session("s", SubscriptionType.SHARED, [TOPIC], began=began)
+    history.deliver(fresh, 1, TOPIC, 0, payload(0), None, attempt=2)
+    if opening_first:
+        assert history.violations == []
+    else:
+        assert [text.partition(":")[0] for text in history.violations] == ["P1"]
 
 
 def failover_of_two(*, retention: bool, kind: SubscriptionType) -> tuple[History, Session, Session]:
@@ -276,7 +292,7 @@ def stored_somewhere(
     return history
 
 
-def test_what_is_stored_at_an_unknown_place_is_stored() -> None:
+def test_a_message_stored_at_an_unknown_offset_is_stored() -> None:
     history = stored_somewhere()
     history.audit("hot", TOPIC, audited(range(6)))
     assert history.check() == []
@@ -290,7 +306,7 @@ def test_what_is_stored_at_an_unknown_place_is_stored() -> None:
         (True, [2, 4, 5], False),
     ],
 )
-def test_what_is_said_to_be_stored_at_an_unknown_place_is_there(retention: bool, found: list[int], well: bool) -> None:
+def test_a_message_reported_at_an_unknown_offset_exists(retention: bool, found: list[int], well: bool) -> None:
     history = History()
     history.topic(TOPIC, Durability.DISK, retention=retention)
     for number in range(6):
@@ -371,7 +387,7 @@ def test_only_a_power_loss_gives_an_offset_again() -> None:
     assert any("delivered where another message was before" in violation for violation in history.violations)
 
 
-def test_what_was_delivered_is_lost_with_a_tail_only() -> None:
+def test_delivered_messages_are_lost_with_a_tail_only() -> None:
     history = History()
     history.topic(TOPIC, Durability.OS)
     session = history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC])

@@ -195,7 +195,7 @@ def confirm_and_repeat(story: Story, between: Callable[[], None]) -> list[str]:
     return story.history.violations
 
 
-def test_what_takes_confirmations_back() -> None:
+def test_events_that_withdraw_confirmations() -> None:
     story = Story()
     assert confirm_and_repeat(story, lambda: None)
     for excuse in ("moved", "replaced", "damaged"):
@@ -230,7 +230,7 @@ def test_readers() -> None:
     assert "was read where another message was before" in story.history.violations[1]
 
 
-def test_what_was_read_is_what_the_log_has() -> None:
+def test_read_messages_are_those_of_the_log() -> None:
     story = Story()
     story.go_on(times=1)
     story.history.given(story.session, TOPIC, 2, b"m2")
@@ -280,7 +280,7 @@ def test_damage_excuses_what_is_missing_and_nothing_wrong() -> None:
         (False, (), "4 messages were not delivered again after a seek, the first is @1"),
     ],
 )
-def test_what_is_to_come_again_after_a_seek(acknowledged_since: bool, again: range, said: str | None) -> None:
+def test_messages_that_a_seek_repeats(acknowledged_since: bool, again: range, said: str | None) -> None:
     story = Story()
     story.go_on()
     story.history.given(story.session, TOPIC, 2, b"m2")

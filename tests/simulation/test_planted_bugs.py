@@ -8,33 +8,48 @@ from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
 from planted_bugs import ASKED_FOR, FOUND_BY, FURTHER, MOST_SEEDS, Plant, find
+from planted_cluster_bugs import CLUSTER_FOUND_BY, CLUSTER_PLANTS, find_in_clusters
 
 pytestmark = pytest.mark.timeout(900)
 
 PLANTS = ASKED_FOR + FURTHER
+QUICK = 4
+"""So many bugs of clusters are looked for at each change; the others take their turn in the extended tests."""
+KNOWN = FOUND_BY | CLUSTER_FOUND_BY
 
 
 def search(plant: Plant) -> tuple[int, str] | None:
     """Begin with the seed that is known to find it; if the product has changed since, others follow."""
-    seed, _ = FOUND_BY[plant.__name__]
-    return find(plant, [seed]) or find(plant, range(MOST_SEEDS))
+    seed, _ = KNOWN[plant.__name__]
+    look = find_in_clusters if plant in CLUSTER_PLANTS else find
+    return look(plant, [seed]) or look(plant, range(MOST_SEEDS))
 
 
 @pytest.fixture(scope="module")
-def searches() -> Iterator[dict[str, Future[tuple[int, str] | None]]]:
-    """All searches, on two cores, in processes whose worlds are the known ones (a seed is a world for a hash seed)."""
+def searches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[int, str] | None]]]:
+    """All searches of this run, on two cores, in processes whose worlds are the known ones (by the hash seed, too)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONHASHSEED", "0")
         pool = ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
         try:
-            yield {plant.__name__: pool.submit(search, plant) for plant in PLANTS}
+            calls = [item.callspec for item in request.session.items if hasattr(item, "callspec")]
+            plants: list[Plant] = [call.params["plant"] for call in calls if "plant" in call.params]
+            yield {plant.__name__: pool.submit(search, plant) for plant in plants}
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize(
+    "plant",
+    [
+        *PLANTS,
+        *CLUSTER_PLANTS[:QUICK],
+        *(pytest.param(plant, marks=pytest.mark.extended) for plant in CLUSTER_PLANTS[QUICK:]),
+    ],
+    ids=lambda plant: plant.__name__,
+)
 def test_planted_bug_is_found(plant: Plant, searches: dict[str, Future[tuple[int, str] | None]]) -> None:
     found = searches[plant.__name__].result()
     assert found is not None, f"{plant.__doc__} Not found in {MOST_SEEDS} worlds"
-    seed, said = FOUND_BY[plant.__name__]
+    seed, said = KNOWN[plant.__name__]
     print(f"{plant.__name__}: found after {found[0] + 1} seeds: {found[1]} (known: {seed + 1}, {said})")  # noqa: T201

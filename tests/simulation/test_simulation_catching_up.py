@@ -44,7 +44,7 @@ async def leave_to_the_publish_rate(world: World, topic: TopicPlan, client: Clie
     ("leave", "durability"),
     [(leave_to_a_storage_that_hangs, Durability.REMOTE), (leave_to_the_publish_rate, Durability.DISK)],
 )
-def test_what_crashed_producers_leave_in_the_broker_is_waited_for(
+def test_batches_of_crashed_producers_are_waited_for(
     leave: Callable[[World, TopicPlan, Client], Awaitable[None]], durability: Durability
 ) -> None:
     """Seeds 20261201001503, 20261201004122: it came when the consumers had left, and nothing acknowledged it."""
@@ -52,7 +52,7 @@ def test_what_crashed_producers_leave_in_the_broker_is_waited_for(
     async def work(world: World) -> None:
         topic = TopicPlan(TOPIC, durability, 0, Retention())
         consumers = [ConsumerPlan("c", "s", SubscriptionType.EXCLUSIVE, topic, 1.0, 1000.0)]
-        world.plan = world.plan._replace(topics=[topic], consumers=consumers)
+        world.topics, world.consumers = [topic], consumers
         world.history.topic(TOPIC, durability, home="broker")
         async with (
             world.applications.client("c", Random(1), "broker") as client,

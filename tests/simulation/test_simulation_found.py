@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,14 +13,15 @@ import trio
 
 from danube.broker.broker import Broker
 from danube.broker.topic.recovered import TopicSnapshot
-from danube.client import Client
+from danube.client import Client, Consumer
 from danube.dispatch import CursorReset, encode_entry
-from danube.model import Retention
+from danube.model import Durability, Retention, SubscriptionType
 from danube.model.errors import DanubeError, DataLossError
 from danube.model.limits import KIB
 from danube.testing.simulation import World, draw_plan
 from danube.testing.simulation._scheduler import run_seeded
 from danube.testing.simulation.trace import Trace
+from danube.testing.simulation.workload import ConsumerPlan, TopicPlan
 from danube.testing.simulation.world import _SpinWatch
 
 TOPIC = "/default/found"
@@ -312,7 +314,7 @@ def test_an_acknowledgement_of_what_a_power_loss_took_settles_nothing_else() -> 
             ):
                 await producer.send(b"first")
                 await (await consumer.receive()).ack()
-                await trio.sleep(2)  # a power loss does not take the session of the producer
+                await trio.sleep(10)  # a power loss does not take the session of the producer
                 for number in range(40):
                     stored = await producer.send(b"%d" % number)
                     taken = await consumer.receive()
@@ -387,6 +389,7 @@ def test_nothing_is_ahead_of_the_journal_after_a_power_loss(stored: str) -> None
                         await snapshot_all(broker)
                 world.crash(world.node, power_loss=True)
                 world.node.disk.sync_delay_s = 0.002
+                await trio.sleep(12)  # the client notices the silence, within the time that a call has in all
                 lost += len(await read(client)) < known + 40
         assert lost, "no power loss has taken a message"
 
@@ -417,6 +420,52 @@ def test_readers_pass_over_a_hole_up_to_the_end() -> None:
     simulate(work)
 
 
+def test_what_is_sent_to_a_consumer_that_is_being_opened_is_no_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker took it for one: a partition sent a message long before the consumer had all its partitions."""
+    plan = ConsumerPlan(
+        "late", "s", SubscriptionType.SHARED, TopicPlan(TOPIC, Durability.DISK, 0, Retention()), 1.0, 1000.0
+    )
+
+    @asynccontextmanager
+    async def open_slowly(client: Client, *args: Any, **options: Any) -> AsyncIterator[Consumer]:
+        async with open_consumer(client, *args, **options) as consumer:
+            await trio.sleep(3)  # as if the owner of another partition were away
+            yield consumer
+
+    open_consumer = Client.consumer
+
+    async def work(world: World) -> None:
+        history, applications = world.history, world.applications
+        history.topic(TOPIC, Durability.DISK, home="broker")
+        for number in range(2):
+            history.publish("p", 1, number, TOPIC, b"%d" % number, None)
+        async with (
+            applications.client("here", Random(1), "broker") as client,
+            client.producer(TOPIC) as producer,
+            client.consumer(TOPIC, subscription="s", type="shared", start="earliest", credit_messages=1) as consumer,
+        ):
+            session = history.session("s", SubscriptionType.SHARED, [TOPIC])
+            await producer.send(b"0")
+            first = await consumer.receive()
+            history.deliver(session, 1, TOPIC, first.offset, first.payload, None)
+            await first.nack(delay_s=1.0)
+            await producer.send(b"1")  # takes the credit of this consumer, so that the other one gets the first
+            async with trio.open_nursery() as nursery:
+                monkeypatch.setattr(Client, "consumer", open_slowly)
+                nursery.start_soon(applications.consume, plan, Random(2))
+                await trio.sleep(2)
+                monkeypatch.undo()
+                spot = history.given(session, TOPIC, first.offset, first.payload)
+                first.ack_nowait()
+                await consumer.flush_acks()
+                history.confirmed(session, TOPIC, [spot], 1, (0, 0))
+                await trio.sleep(3)
+                applications.finished.set()
+        assert any(f"taken late {TOPIC} [0, 1] 2" in line for line in world.trace.lines)
+
+    simulate(work)
+
+
 async def snapshot_all(broker: Broker) -> None:
     """Write snapshots of all topics, as if the files of all their entries were to be freed."""
     await broker.runtime.journal.save({each.topic_id: each.whole_snapshot() for each in broker.directory.topics()})
@@ -442,6 +491,7 @@ def test_a_seek_that_is_lost_with_damage_is_told_and_stops_nothing(caplog: pytes
                     await (await consumer.receive()).ack()
                 await consumer.flush_acks()
                 await client.admin.seek_subscription(TOPIC, "s", 15)
+                await trio.sleep(1.0)  # what was delivered before the seek is void, and its acknowledgement, too
                 while (message := await consumer.receive()).offset != 15:
                     pass
                 await message.ack()

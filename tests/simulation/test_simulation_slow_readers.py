@@ -91,6 +91,11 @@ async def house() -> AsyncIterator[House]:
     assert world.history.violations == []
 
 
+def opening(name: str) -> api.ConsumeOpen:
+    """The request for a reader of everything."""
+    return api.ConsumeOpen(topic=TOPIC, subscription="", consumer_name=name, start="earliest", reader=True)
+
+
 @asynccontextmanager
 async def raw_reader(house: House, host: str, streams: int) -> AsyncIterator[list[ClientStream]]:
     """One connection with readers that have all the credit of the world."""
@@ -99,7 +104,7 @@ async def raw_reader(house: House, host: str, streams: int) -> AsyncIterator[lis
         opened = []
         for number in range(streams):
             stream = channel.open_stream(api.Method.CONSUME)
-            stream.send_nowait(_encode(api.ConsumeOpen(TOPIC, "", f"{host}-{number}", start="earliest", reader=True)))
+            stream.send_nowait(_encode(opening(f"{host}-{number}")))
             stream.send_nowait(_encode(api.Credit(1_000_000, 1024 * GIB)))
             opened.append(stream)
         yield opened
@@ -196,8 +201,7 @@ def test_a_peer_that_reads_its_connection_and_opens_no_window() -> None:
             ):
                 for number in range(60):
                     stream = channel.open_stream(api.Method.CONSUME)
-                    name = f"hostile-{number}"
-                    stream.send_nowait(_encode(api.ConsumeOpen(TOPIC, "", name, start="earliest", reader=True)))
+                    stream.send_nowait(_encode(opening(f"hostile-{number}")))
                     stream.send_nowait(_encode(api.Credit(1_000_000, 1024 * GIB)))
                 with trio.fail_after(here.limits.write_timeout_s + 5):
                     await channel.wait_closed()
@@ -235,7 +239,7 @@ def test_others_get_what_a_consumer_does_not_read(kind: str) -> None:
     run_seeded(main, 1)
 
 
-def test_what_is_kept_nowhere_is_dropped_for_one_who_does_not_read() -> None:
+def test_messages_without_durability_are_dropped_for_a_slow_reader() -> None:
     async def main() -> None:
         async with house() as here, here.client("slow") as slow, here.client("quick") as quick:
             await here.publish(0, Durability.NONE)

@@ -379,7 +379,7 @@ def test_nothing_is_left_of_a_write_that_is_given_up_at_any_moment() -> None:
     simulate(11, work)
 
 
-def test_what_the_power_took_from_an_os_topic_does_not_stop_the_next_batches() -> None:
+def test_batches_that_an_os_topic_lost_do_not_stop_the_next_ones() -> None:
     """Batches of durability ``os`` may go with the power, and so may their sequences. The next ones still count."""
 
     async def work(model: Model) -> None:

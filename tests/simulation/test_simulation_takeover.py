@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from danube.broker.catalogue.catalogue import Catalogue
+from danube.broker.catalogue.creations import Creations
 from danube.client import Client
 from danube.history import History
 from danube.model.errors import DanubeError, OwnerFencedError, UnavailableError
@@ -139,7 +139,7 @@ def test_manifests_that_a_former_owner_writes_late_do_not_count() -> None:
 def test_an_attempt_that_was_cut_off_is_repeated_with_what_the_bucket_says_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had entered was in the way of what the former owner had made of it since: the topics stayed dead."""
     again = trio.Event()
-    restore_topic = Catalogue.restore_topic
+    restore_topic = Creations.restore
 
     async def fail_once(*args: Any) -> None:
         if not again.is_set():
@@ -152,7 +152,7 @@ def test_an_attempt_that_was_cut_off_is_repeated_with_what_the_bucket_says_now(m
             await send(client, TOPICS[0], 0, 5)
             await seal(world.node)
             await send(client, TOPICS[0], 5, 15)
-            monkeypatch.setattr(Catalogue, "restore_topic", fail_once)
+            monkeypatch.setattr(Creations, "restore", fail_once)
             former, new = world.node, world.replace(world.node)
             await again.wait()
             await seal(former)
@@ -178,7 +178,7 @@ def test_garbage_stays_when_a_later_owner_has_come() -> None:
             history = history_of(former)
             await history.merger.merge("default")
             await trio.sleep(3)
-            assert history.catalogue.garbage(former.wall_clock_us() - 500_000)
+            assert history.catalogue.garbage_until(former.wall_clock_us() - 500_000)
             before = {key for key in space.objects if key.startswith("segments/")}
             with pytest.raises(OwnerFencedError):
                 await history.janitor.collect("default")

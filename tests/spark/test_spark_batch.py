@@ -242,7 +242,7 @@ def test_parts_that_were_merged_are_looked_for_again(broker: BrokerProcess, clie
     assert rows_of(broker, tasks, topic) == list(range(310))
 
 
-def test_what_has_expired_under_way_is_loss(
+def test_messages_that_expired_under_way_count_as_loss(
     broker: BrokerProcess, client: Client, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -387,7 +387,7 @@ def forgetful(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
 
 
-def test_what_is_never_sealed_comes_from_the_broker(forgetful: BrokerProcess, topic: str) -> None:
+def test_topics_that_are_never_sealed_are_read_from_the_broker(forgetful: BrokerProcess, topic: str) -> None:
     with connect(forgetful.url) as client:
         publish(client, topic, [b"x"] * 200, durability="os")
         publish(client, f"{topic}-none", [b"x"], durability="none")

@@ -57,7 +57,7 @@ def refused(frame: DataFrame) -> str:
         ({"topic": "", "topicsPattern": "/default/no.*thing"}, "no topic matches topicsPattern"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_errors_name_the_wrong_option(
     spark: SparkSession, broker: BrokerProcess, topic: str, options: dict[str, str], said: str
 ) -> None:
     asked = {"servers": broker.url, "topic": topic} | options

@@ -100,7 +100,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "said"), REFUSED)
-def test_what_is_wrong_is_refused_with_advice(options: dict[str, str], said: str) -> None:
+def test_wrong_options_are_refused_with_advice(options: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_options(options)
     assert said in str(caught.value)
@@ -126,12 +126,16 @@ def test_history_without_a_broker() -> None:
 def test_the_sink_has_options_of_its_own() -> None:
     options = write_options(ONE | {"producerId": "nightly", "batchId": "7"})
     assert (options.topic, options.producer_id, options.batch_id) == ("/default/orders", "nightly", 7)
+    assert not options.by_partition
     assert write_options(SERVERS | {"checkpointLocation": "/x"}, streaming=True).topic == ""
+    assert write_options(ONE | {"commitScope": "Partition", "producerId": "a"}, streaming=True).by_partition
     for wrong, said in (
         ({"topic": "/default/a"}, "needs the option servers"),
         (ONE | {"batchId": "7"}, "needs the option producerId"),
         (ONE | {"producerId": "a b"}, "without white space"),
         (ONE | {"batchId": "-1", "producerId": "a"}, "at least 0"),
+        (ONE | {"commitScope": "row"}, "must be batch or partition"),
+        (ONE | {"commitScope": "partition", "producerId": "a"}, "need the option batchId"),
         (ONE | {"startingOffsets": "earliest"}, "no effect on write"),
         (ONE | {"producer": "a"}, "did you mean 'producerId'?"),
     ):

@@ -204,7 +204,7 @@ def test_spans() -> None:
     assert spans(At("time", 500)) == ([(0, 0), (0, 0)], [])
 
 
-def test_what_is_asked_for_and_not_there_is_loss() -> None:
+def test_requested_offsets_that_are_missing_count_as_loss() -> None:
     found, losses = spans(offsets(p0=3))
     assert found == [(10, 80), (0, 20)]
     assert losses == ["topic /default/t, partition 0: offsets [3, 10) have expired; it begins at 10"]

@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 from pyspark_danube import DefaultSource
 from pyspark_danube._options import write_options
-from pyspark_danube._writer import Written, batch_writer, stage_rows, stream_writer
+from pyspark_danube._writer import Written, _abort, _commit, batch_writer, stage_rows, stream_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,6 +104,46 @@ def test_rows_without_a_key_are_spread(spark: SparkSession, broker: BrokerProces
     assert min(len(records) for records in found.values()) >= 20_000
 
 
+def test_partitions_may_commit_by_themselves(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    topic = "/default/k-scope"
+    client.admin.create_topic(topic, partitions=3)
+    scope = {"commitScope": "partition", "producerId": "k-scope", "batchId": "0"}
+    frame = spark.range(0, 300, 1, 2).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS payload")
+    write(frame.where("id < 100"), broker, topic=topic, **(scope | {"batchId": "0"}))
+    assert payloads(client, topic) == expected(100)
+    write(frame.where("id < 100"), broker, topic=topic, **scope)
+    assert payloads(client, topic) == expected(100)
+    write(numbers(spark, 100), broker, topic=topic, commitScope="partition")
+    assert payloads(client, topic) == sorted(expected(100) * 2)
+    assert nothing_staged(client)
+
+
+def test_an_interrupted_commit_of_partitions_is_completed_by_a_repetition(
+    broker: BrokerProcess, client: Client
+) -> None:
+    topic = "/default/k-scope-again"
+    client.admin.create_topic(topic, partitions=3)
+    options = write_options({"servers": broker.url, "topic": topic, "commitScope": "partition"})
+    rows = pa.RecordBatch.from_pydict({"key": [str(n) for n in range(60)], "payload": [str(n) for n in range(60)]})
+    stages = stage_rows(options, "k-scope-again", 4, iter([rows]))
+    assert len(stages) == 3
+    first = min(stages, key=lambda stage: stage.topic)
+    _commit(options, "k-scope-again", 4, [first], "run", "taken")
+    assert 0 < len(payloads(client, topic)) < 60
+    again = stage_rows(options, "k-scope-again", 4, iter([rows]))
+    assert [stage.stage_id == 0 for stage in sorted(again, key=lambda stage: stage.topic)] == [True, False, False]
+    _commit(options, "k-scope-again", 4, again, "run", "taken")
+    assert payloads(client, topic) == expected(60)
+    _commit(options, "k-scope-again", 4, again, "run", "taken")
+    assert payloads(client, topic) == expected(60)
+    with pytest.raises(FailedPreconditionError, match="taken"):
+        _commit(options, "k-scope-again", 4, stages, "another run", "taken")
+    unfinished = stage_rows(options, "k-scope-again", 5, iter([rows]), write_id="w")
+    assert len(unfinished) == 3
+    _abort(options, "k-scope-again", 5, "w", ())
+    assert nothing_staged(client)
+
+
 def test_a_batch_with_an_identity_is_written_once(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
     topic = "/default/k-once"
     for _ in range(2):
@@ -156,7 +196,7 @@ TEXT, NUMBER = StringType(), LongType()
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_what_cannot_be_written_is_refused(
+def test_rows_that_cannot_be_written_are_refused(
     broker: BrokerProcess, columns: dict[str, DataType], options: dict[str, str], message: str, streaming: bool
 ) -> None:
     source = DefaultSource({"servers": broker.url} | options)

@@ -146,7 +146,7 @@ def test_messages_are_weighed_by_parts_and_the_tail_by_what_is_known(client: Cli
     assert all(100 < weight < 110 for _, _, weight in runs)
 
 
-def test_what_is_not_there_any_more_is_weighed_by_a_guess_and_again(client: Client) -> None:
+def test_missing_messages_are_weighed_by_an_estimate(client: Client) -> None:
     topic = "/default/unweighed"
     publish(client, topic, [b"x" * 100] * 100)
     (log,) = client.logs.states([topic])

@@ -158,7 +158,7 @@ async def test_large_objects_go_at_once_and_their_space_follows(tmp_path, monkey
     assert steps == [4500, 3500, 2500, 1500, 500]
 
 
-async def test_what_is_left_of_deleted_objects_is_freed_after_opening(tmp_path, monkeypatch):
+async def test_remains_of_deleted_objects_are_freed_after_opening(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "_SHRINK_PAUSE_S", 0.001)
     async with open_disk(tmp_path) as backend:
         await backend.put("a", bytes(9 * MIB))

@@ -23,13 +23,13 @@ def test_keys(key):
     ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", ".a", "a.", "a/.b", "a b", "a\n", "é", "a\\b", "a*", "a?", "a#b",
      "a%41", "~", "x" * 201, "/".join(["x" * 100] * 6)],
 )  # fmt: skip
-def test_what_is_no_key(key):
+def test_invalid_storage_keys(key):
     with pytest.raises(InvalidArgumentError, match=r"storage key .* is not valid"):
         validate_key(key)
 
 
 @pytest.mark.parametrize("prefix", ["/", "/a", "a//", "a b", "*", "x" * 513, "a\n"])
-def test_what_is_no_prefix(prefix):
+def test_invalid_storage_prefixes(prefix):
     with pytest.raises(InvalidArgumentError, match="storage prefix"):
         validate_prefix(prefix)
 

@@ -141,7 +141,7 @@ async def test_an_object_that_went_beside_the_storage_is_not_believed(tmp_path: 
         assert [item.key for item in (await backend.list()).objects] == ["a", KEY]
 
 
-async def test_what_is_missing_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+async def test_a_marker_that_is_missing_for_a_moment_is_waited_for(tmp_path: Path) -> None:
     async with memory(tmp_path) as (backend, mount), trio.open_nursery() as nursery:
         storage = Lives(backend).life(Limits(storage_max_attempts=100))
         await storage.put("a", b"1")

@@ -170,6 +170,12 @@ async def test_an_operation_has_a_deadline(autojump_clock):
     assert trio.current_time() - start == pytest.approx(2)
 
 
+async def test_an_attempt_that_the_deadline_cuts_off_does_not_hide_what_was_wrong_before(autojump_clock):
+    backend = ScriptedBackend(StorageUnavailableError("it is full"), 1000)
+    with pytest.raises(StorageTimeoutError, match=r"no answer within [0-9.]+ s; before that: it is full \(after 2 att"):
+        await storage_over(backend).head("a", timeout_s=10)
+
+
 async def test_no_pause_that_would_outlast_the_deadline(autojump_clock):
     backend = ScriptedBackend(*[StorageUnavailableError("gone")] * 50)
     limits = Limits(storage_max_attempts=50, storage_max_backoff_s=60)
@@ -342,7 +348,7 @@ async def test_bytes_are_counted(autojump_clock):
     assert {name: figures.bytes for name, figures in operations.items()} == {"put": 100, "get": 110, "get_ranges": 15}
 
 
-async def test_what_no_backend_takes_is_refused_before_it_is_asked(autojump_clock):
+async def test_invalid_requests_are_refused_before_the_backend_is_called(autojump_clock):
     backend = ScriptedBackend(most=10)
     storage = storage_over(backend)
     for call in (

@@ -37,6 +37,7 @@ def test_a_timeout_that_is_none_is_named(text: str) -> None:
 def test_a_message_survives_percent_encoding(text: str) -> None:
     encoded = encode_message(text)
     assert encoded.isascii()
+    assert encoded == encoded.strip()
     assert all(" " <= char <= "~" for char in encoded)
     assert decode_message(encoded) == text
 
@@ -84,3 +85,11 @@ def test_codecs_are_chosen_by_content_subtype() -> None:
         with pytest.raises(UnimplementedError, match=r"grpc\+msgpack"):
             choose_codec(content_type, DEFAULT_CODECS)
     assert choose_codec("application/grpc", {"proto": MSGPACK}) is MSGPACK
+
+
+@pytest.mark.parametrize("text", [" ", "  ", " a", "a ", "there is no key ", "a" * 3000 + " "])
+def test_a_message_with_spaces_at_its_ends_is_a_valid_header(text: str) -> None:
+    encoded = encode_message(text)
+    assert encoded == encoded.strip()
+    if len(text) < 2048:
+        assert decode_message(encoded) == text

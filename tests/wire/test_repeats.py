@@ -227,7 +227,7 @@ def test_trailers_end_a_repeat_and_count_for_the_table() -> None:
         lambda raw: frame(HEADERS, END_HEADERS, 5, b"\xff\xff\xff\xff"),
     ],
 )
-def test_what_is_wrong_stays_wrong(wrong: Callable[[RawClient], bytes]) -> None:
+def test_invalid_header_blocks_stay_invalid(wrong: Callable[[RawClient], bytes]) -> None:
     server, raw, _answers = repeating_server()
     server.receive(call(raw, 5), 0.0)
     assert is_repeat(server, 5)
@@ -319,7 +319,7 @@ def test_too_large_a_message_fails_a_repeat() -> None:
     assert server.terminated is None
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_blocks_are_bounded() -> None:
     decoder = hpack.Decoder()
     repeats: Repeats[int] = Repeats(decoder)
     repeats.learn(b"x" * (MAX_REPEAT_BYTES + 1), 0)

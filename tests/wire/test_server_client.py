@@ -20,6 +20,7 @@ from wire_harness import RawClient, frame, parse_frames
 from danube.model.errors import (
     BrokerDrainingError,
     CallCancelledError,
+    CallRefusedError,
     ConfigurationError,
     ConnectionLostError,
     DanubeError,
@@ -33,8 +34,9 @@ from danube.model.errors import (
     UnimplementedError,
 )
 from danube.model.limits import Limits
-from danube.wire import Channel, Context, Method, Server, ServerStream, connect_channel, serve
+from danube.wire import Channel, Context, Method, Server, ServerStream, connect_channel, connection_problem, serve
 from danube.wire._events import Event
+from danube.wire._transport import SocketTransport
 from danube.wire.connection import GrpcConnection
 
 MIB = 1024 * 1024
@@ -374,6 +376,54 @@ async def test_messages_can_be_drained_at_once(handlers: Handlers) -> None:
         assert received == [b"%d" % number for number in range(100)]
 
 
+async def test_a_message_can_be_sent_in_the_present_turn(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    send_now = SocketTransport.send_now
+
+    def counted(transport: SocketTransport, data: bytes | memoryview) -> int:
+        sent.append(len(data))
+        return send_now(transport, data)
+
+    async with (
+        tcp_server(handlers) as (_, port),
+        connect_channel("127.0.0.1", port) as channel,
+        channel.open_stream("/t/echo") as stream,
+    ):
+        await stream.send(b"first")
+        assert await stream.receive() is not None
+        monkeypatch.setattr(SocketTransport, "send_now", counted)
+        assert stream.send_at_once(b"now")
+        assert len(sent) == 1
+        assert stream.send_buffered == 0
+        stream.cancel()
+        assert not stream.send_at_once(b"too late")
+
+
+@pytest.mark.parametrize("accepted", [0, 5, 30_000])
+async def test_what_a_socket_does_not_accept_in_the_present_turn_follows_in_order(
+    handlers: Handlers, monkeypatch: pytest.MonkeyPatch, accepted: int
+) -> None:
+    send_now = SocketTransport.send_now
+
+    def partly(transport: SocketTransport, data: bytes | memoryview) -> int:
+        return send_now(transport, data[:accepted]) if accepted else 0
+
+    async with (
+        tcp_server(handlers) as (_, port),
+        connect_channel("127.0.0.1", port) as channel,
+        channel.open_stream("/t/echo") as stream,
+    ):
+        monkeypatch.setattr(SocketTransport, "send_now", partly)
+        messages = [bytes([number]) * 20_000 for number in range(8)]
+        for number, message in enumerate(messages):
+            assert stream.send_at_once(message) if number % 3 else stream.send_nowait(message)
+        for message in messages:
+            answer = await stream.receive()
+            assert answer is not None
+            assert answer.data == message
+            answer.release()
+
+
 async def test_a_handler_that_does_not_read_stops_only_its_sender(handlers: Handlers) -> None:
     limits = Limits(stream_window_bytes=256 * 1024, max_send_buffer_bytes=256 * 1024)
     async with (
@@ -492,9 +542,17 @@ async def test_no_broker_is_said_plainly() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(ConnectionLostError, match="is a broker running"):
+        with pytest.raises(ConnectionLostError) as caught:
             async with connect_channel("127.0.0.1", port):
                 pass
+        reason = f"no connection to 127.0.0.1:{port}: connection refused"
+        assert caught.value.message == f"{reason}; is a broker running there?"
+        assert connection_problem(caught.value, f"127.0.0.1:{port}") == "connection refused"
+        assert connection_problem(caught.value, "b2:6650").endswith("connection refused")
+        assert connection_problem(CallRefusedError("the broker drains"), "b2:6650") == "the broker drains"
+    with pytest.raises(ConnectionLostError, match=r"no connection to unknown\.invalid:1: [^\[\]]+; is a broker"):
+        async with connect_channel("unknown.invalid", 1):
+            pass
 
 
 async def test_a_port_that_says_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:

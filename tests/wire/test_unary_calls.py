@@ -127,7 +127,7 @@ async def test_context_says_who_calls() -> None:
     assert second.deadline == math.inf
 
 
-async def test_what_is_raised_becomes_the_status(caplog: pytest.LogCaptureFixture) -> None:
+async def test_raised_errors_become_the_status(caplog: pytest.LogCaptureFixture) -> None:
     async with channel_to(Calls()) as (channel, _server):
         for value, topic in ((1, "x"), (0, "y")):
             with pytest.raises(TopicNotFoundError, match=f"/default/{topic}"):

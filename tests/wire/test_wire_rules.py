@@ -112,7 +112,7 @@ def test_limits_are_what_the_peer_is_told() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01", b"hello", b"get / HTTP", b"\0" * 24])
-def test_what_is_no_preface_is_refused_with_its_first_bytes(data: bytes) -> None:
+def test_a_wrong_preface_is_refused_with_its_first_bytes(data: bytes) -> None:
     server = server_connection()
     server.receive(data, 0.0)
     assert ended_by(server) == PROTOCOL_ERROR
@@ -234,7 +234,7 @@ def test_an_allowance_fills_evenly_and_not_beyond_its_size() -> None:
     assert not allowance.take(1, 1000.0)
 
 
-def test_what_a_small_block_of_headers_stands_for_is_bounded_too() -> None:
+def test_the_expansion_of_a_small_header_block_is_bounded() -> None:
     server, raw = greeted_server(Limits(max_header_bytes=8_000))
     big = raw.encoder.encode([("x-big", "y" * 1000)], huffman=False)
     again = raw.encoder.encode([("x-big", "y" * 1000)], huffman=False)
@@ -748,7 +748,7 @@ def test_a_long_header_block_is_continued(size: int, end: bool) -> None:
         assert flags == (END_STREAM if end and not index else 0) | (END_HEADERS if index == last else 0)
 
 
-def test_what_waits_is_counted_and_forgotten_with_its_stream() -> None:
+def test_waiting_bytes_are_counted_and_forgotten_with_their_stream() -> None:
     pair = Pair()
     one, two = pair.open(), pair.open()
     pair.pump()

@@ -51,7 +51,7 @@ async def consume(directory: Directory, stream: ServerStream, context: Context) 
     if not request.reader:
         validate_name("subscription", request.subscription)
     key_filters = _key_filters(request, directory.runtime.limits)
-    topic = directory.find(request.topic)
+    topic = await directory.search(request.topic, request.topic_id)
     if request.reader:
         reader = await topic.open_reader(request)
         consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)

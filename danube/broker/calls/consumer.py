@@ -63,7 +63,7 @@ class Consumer:
         else:
             part = batch.part
             if sliced and not delivery.whole:
-                part = slice_part(batch.header, topic.opened.open(topic.topic_id, batch).take(delivery.ranges))
+                part = slice_part(batch.header, topic.opened.open(batch).take(delivery.ranges))
             message = encode_delivery(batch, delivery, topic.producer_name(producer_id), part)
         self.stream.send_nowait(message)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from danube.model import api, history_api, policy_api, query_api
+from danube.model import api, cluster_api, history_api, policy_api, query_api
+from danube.model.cluster_api import ClusterMethod
 from danube.model.history_api import HistoryMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
@@ -22,7 +23,7 @@ Operation = Callable[[Any], Awaitable[Any]]
 def unary_calls(operations: Operations) -> Service:
     """Return the methods, by path."""
     topics, subscriptions, policies = operations.topics, operations.subscriptions, operations.policies
-    storages, logs = operations.storages, operations.logs
+    storages, logs, cluster = operations.storages, operations.logs, operations.cluster
 
     async def info(_request: api.Empty) -> api.BrokerInfo:
         return operations.info()
@@ -58,8 +59,12 @@ def unary_calls(operations: Operations) -> Service:
         (QueryMethod.STATE, logs.states, query_api.GetLogStates),
         (QueryMethod.PARTS, logs.parts, query_api.GetLogParts),
         (QueryMethod.OFFSET_AT, logs.offset_at, query_api.FindOffset),
+        (ClusterMethod.STATUS, cluster.status, cluster_api.GetClusterStatus),
+        (ClusterMethod.EXPLAIN, cluster.explain, cluster_api.ExplainCluster),
+        (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),
     ]
-    return {path: _method(path, operation, request) for path, operation, request in table}
+    spread = topics.across.spread
+    return {path: _method(path, spread(path, operation, request), request) for path, operation, request in table}
 
 
 def _method(path: str, operation: Operation, request_type: type) -> Method:

@@ -59,6 +59,8 @@ class CatalogueRecords:
         self._storages = storages
         self._policies = policies
         self._withheld = withheld
+        self._partitions = sum(len(record.topic_ids) for record in topics.values())
+        """Of all topics; plain ones count as one."""
         self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
         """Returns why it is unknown whether a topic without a record exists; None if it does not."""
 
@@ -235,10 +237,18 @@ class CatalogueRecords:
 
     def check_room(self, topic: str, added: int) -> None:
         """Check that a topic may have so many more partitions; raise LimitExceededError."""
-        if sum(len(record.topic_ids) for record in self._topics.values()) + added > self._limits.max_topics:
+        if not self.has_room(added):
             raise LimitExceededError(
                 f"topic {topic!r} cannot be created: limit max_topics = {self._limits.max_topics} is reached"
             )
+
+    def has_room(self, added: int) -> bool:
+        """Whether so many more topics and partitions are allowed."""
+        return self._partitions + added <= self._limits.max_topics
+
+    def note_topic(self, before: TopicRecord | None, after: TopicRecord | None) -> None:
+        """Count the partitions of a topic whose record was created, changed or deleted."""
+        self._partitions += (len(after.topic_ids) if after else 0) - (len(before.topic_ids) if before else 0)
 
     # --- Policies ---
 

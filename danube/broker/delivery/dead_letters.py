@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from danube.broker.delivery.forwarding import ForwardedTopic, ForwardingProducer, open_producer
 from danube.broker.delivery.letters import Letter, Origin, letters_of, sort_letters, within
-from danube.broker.intake.internal_producer import InternalProducer
 from danube.dispatch import Machine
 from danube.log import StoredBatch
 from danube.model import RangeSet, SubscriptionPolicy
@@ -32,7 +32,7 @@ from danube.model.ids import Offset
 
 if TYPE_CHECKING:
     from danube.broker.delivery.source import Source
-    from danube.broker.intake.internal_producer import Target
+    from danube.broker.intake.internal_producer import InternalProducer, Target
     from danube.broker.runtime.opened_batches import OpenedBatch
     from danube.broker.runtime.runtime import Runtime
 
@@ -141,7 +141,7 @@ class DeadLetters:
         """Copy until nothing is set aside any more. A failure leaves the remaining messages where they are."""
         machine = self._subscription.machine
         with ExitStack() as stack:
-            producers: dict[Target, InternalProducer] = {}
+            producers: dict[Target | ForwardedTopic, InternalProducer | ForwardingProducer] = {}
             while found := machine.poisoned(_RANGES_AT_A_TIME):
                 generation = machine.cursor.generation
                 batch = await self._read(Offset(found[0].start))
@@ -153,8 +153,10 @@ class DeadLetters:
                 for share, letters in sort_letters(copies, len(targets), self._turn, self._runtime.limits):
                     topic = targets[share]
                     if topic not in producers:
-                        producer = await InternalProducer.open(topic, self._producer_name(), self._say)
-                        producers[topic] = stack.enter_context(producer)
+                        opened: AbstractContextManager[InternalProducer | ForwardingProducer] = await open_producer(
+                            topic, self._producer_name(), self._say
+                        )
+                        producers[topic] = stack.enter_context(opened)
                     await self._publish(producers[topic], batch, letters)
                     if machine.cursor.generation != generation:
                         break  # the cursor was moved: copied messages are to be delivered again
@@ -180,7 +182,7 @@ class DeadLetters:
             return None
         return found[0]
 
-    async def _targets(self) -> Sequence[Target]:
+    async def _targets(self) -> Sequence[Target | ForwardedTopic]:
         """Return the topic, or the partitions, to publish to; create the topic if it does not exist."""
         source = self._subscription.topic
         check_dead_letters(source.name, self._subscription.name, self._subscription.policy)
@@ -189,7 +191,7 @@ class DeadLetters:
     def _opened(self, batch: StoredBatch) -> OpenedBatch | CorruptBatchError:
         topic = self._subscription.topic
         try:
-            return topic.opened.open(topic.topic_id, batch)
+            return topic.opened.open(batch)
         except CorruptBatchError as error:
             return error
 
@@ -199,7 +201,9 @@ class DeadLetters:
         addresses = ",".join(self._runtime.addresses)
         return Origin(topic.name, subscription.name, topic.producer_name(producer_id), producer_id, addresses)
 
-    async def _publish(self, producer: InternalProducer, batch: StoredBatch, letters: Sequence[Letter]) -> None:
+    async def _publish(
+        self, producer: InternalProducer | ForwardingProducer, batch: StoredBatch, letters: Sequence[Letter]
+    ) -> None:
         header = batch.header
         await producer.publish(
             [letter.record for letter in letters],

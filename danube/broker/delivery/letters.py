@@ -35,6 +35,8 @@ __all__ = ["Letter", "Origin", "letters_of", "sort_letters", "within"]
 
 _ARRAY_HEAD: Final = 5
 """Bytes of a msgpack array header."""
+_CALL_OVERHEAD: Final = 4096
+"""At least as many bytes as a call to the owner of the topic has beside the letters."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _PAYLOAD = msgspec.msgpack.Decoder(bytes)
@@ -137,7 +139,8 @@ def sort_letters(
         letters: in the order of their offsets.
         partitions: of the dead-letter topic; 1 for a plain one.
         turn: selects the partition of letters without a key.
-        limits: on batches. A letter that is too large because of its added attributes is a batch of its own.
+        limits: on batches, and on calls between brokers. A letter that is too large because of its added attributes is
+            a batch of its own.
 
     Yields:
         The index of a partition, and a batch for it.
@@ -147,11 +150,12 @@ def sort_letters(
         key = letter.record.key
         share = route_key(key, partitions) if key else turn % partitions
         shares.setdefault(share, []).append(letter)
+    most = min(limits.max_batch_bytes - PART_OVERHEAD, limits.max_peer_message_bytes - _CALL_OVERHEAD) - _ARRAY_HEAD
     for share, mine in shares.items():
         begin = size = 0
         for index, letter in enumerate(mine):
             cost = len(_encode(letter.record))
-            full = size + cost > limits.max_batch_bytes - PART_OVERHEAD - _ARRAY_HEAD
+            full = size + cost > most
             if index > begin and (full or index - begin >= limits.max_batch_records):
                 yield share, mine[begin:index]
                 begin, size = index, 0

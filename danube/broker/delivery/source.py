@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import trio
 
+from danube.broker.delivery.forwarding import ForwardedTopic
 from danube.broker.intake.internal_producer import Target
 from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.log import Entry, MemoryLog, TopicLog
@@ -49,7 +50,7 @@ class Source(Target, Protocol):
 
     @property
     def owner_epoch(self) -> OwnerEpoch:
-        """The epoch under which this broker owns it; 0 if it stores no messages."""
+        """The epoch under which this broker owns it."""
         ...
 
     @property
@@ -90,7 +91,7 @@ class Source(Target, Protocol):
         """Run a task that ends with the broker."""
         ...
 
-    async def dead_letter_topics(self, name: str) -> Sequence[Target]:
+    async def dead_letter_topics(self, name: str) -> Sequence[Target | ForwardedTopic]:
         """Return the topic of a name, or its partitions, for dead letters of this one; create it if it does not exist.
 
         Raises:

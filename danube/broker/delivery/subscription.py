@@ -81,7 +81,7 @@ class Subscription(Pump):
         self._former_end = 0
         """Messages below this offset may have been delivered before the broker was restarted."""
         self._unreadable_at = -1
-        """Base offset of the last batch that has to be opened and cannot be."""
+        """Base offset of the last batch that had to be opened and could not be."""
         self._unreadable_why = ""
         self._ttl_us = 0.0
         self._policy_applied()
@@ -403,7 +403,7 @@ class Subscription(Pump):
         keys = None
         if self._wants_keys:
             try:
-                opened = self.topic.opened.open(self.topic.topic_id, batch)
+                opened = self.topic.opened.open(batch)
                 keys = opened.keys(self.topic.producer_name(header.producer_id).encode())
             except InvalidArgumentError as error:
                 self._unreadable_at, self._unreadable_why = batch.base_offset, str(error)

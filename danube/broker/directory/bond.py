@@ -5,7 +5,9 @@ drawn when both were new) and the highest revision that the metadata are known t
 same identity, and the file and sequence up to which the journal is known to be synced::
 
     journal    headers of files, METADATA entries     identity, revision of the metadata
-    metadata   /journal                               identity, newest file, sequence
+    metadata   /journals/<data directory>             identity, newest file, sequence
+
+Brokers that share metadata have a note each, below the identity of their data directory.
 
 Before a broker trusts either of them, and before it changes anything, it compares them. A side that is behind the note
 in the other has lost data: an old copy was restored, a file is missing, a log was cut at a damaged place which looks
@@ -36,6 +38,7 @@ from typing import Final
 import msgspec
 import trio
 
+from danube.broker.directory.identity_file import ACCEPT_NAME
 from danube.broker.directory.losses import JournalRecord, find_losses, is_reconciled
 from danube.log import Disk, Journal
 from danube.metadata import MetadataStore, read_incarnation
@@ -48,33 +51,35 @@ from danube.model.errors import (
     OwnerFencedError,
 )
 
-__all__ = ["ACCEPT_NAME", "Bond", "read_record"]
+__all__ = ["Bond", "read_record"]
 
 _log = logging.getLogger("danube.broker")
 
-ACCEPT_NAME: Final = "accept-loss"
-"""Name of the file in the data directory that allows a broker to start in spite of lost data."""
-
-_KEY: Final = "/journal"
+_JOURNALS: Final = "/journals/"
 _RETRY_S: Final = 1.0
 
 
 _RECORD: Final = msgspec.msgpack.Decoder(JournalRecord)
 
 
-async def read_record(store: MetadataStore) -> tuple[JournalRecord | None, int, int]:
-    """Return the metadata's note of the journal, its revision, and the revision of the metadata. Changes nothing.
+async def read_record(store: MetadataStore, directory_identity: str) -> tuple[JournalRecord | None, int, int]:
+    """Return the metadata's note of a journal, its revision, and the revision of the metadata. Changes nothing.
+
+    Args:
+        store: the metadata.
+        directory_identity: of the journal's data directory.
 
     Raises:
         DataLossError: the note cannot be read.
     """
-    items, revision = await store.list(_KEY)
+    key = _JOURNALS + directory_identity
+    items, revision = await store.list(key)
     for item in items:
-        if item.key == _KEY:
+        if item.key == key:
             try:
                 return _RECORD.decode(item.value), item.mod_revision, revision
             except msgspec.MsgspecError as error:
-                raise DataLossError(f"metadata key {_KEY} cannot be read: {error}; restore the metadata") from error
+                raise DataLossError(f"metadata key {key} cannot be read: {error}; restore the metadata") from error
     return None, 0, revision
 
 
@@ -87,12 +92,20 @@ class Bond:
         reconciling: whether the metadata are a new incarnation, which this journal meets for the first time.
     """
 
-    def __init__(self, journal: Journal, disk: Disk, store: MetadataStore, record: JournalRecord | None) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        disk: Disk,
+        store: MetadataStore,
+        directory_identity: str,
+        record: JournalRecord | None,
+    ) -> None:
         self.identity = record.identity if record is not None else None
         self.synced = record.sequence if record is not None else 0
         self._journal = journal
         self._disk = disk
         self._store = store
+        self._directory_identity = directory_identity
         self._record = record
         self._revision = 0
         self._accepting = False
@@ -100,7 +113,16 @@ class Bond:
         self._wanted = trio.Event()
 
     @classmethod
-    async def examine(cls, journal: Journal, disk: Disk, store: MetadataStore, random: Random, place: str) -> Bond:
+    async def examine(
+        cls,
+        journal: Journal,
+        disk: Disk,
+        store: MetadataStore,
+        random: Random,
+        place: str,
+        *,
+        directory_identity: str,
+    ) -> Bond:
         """Compare journal and metadata. Changes nothing unless they match; two new ones get an identity.
 
         Args:
@@ -109,6 +131,7 @@ class Bond:
             store: the metadata.
             random: draws the identity of new journals.
             place: the data directory, for messages.
+            directory_identity: of the data directory.
 
         Raises:
             DataLossError: data is lost; the message says which, and what to do.
@@ -122,8 +145,8 @@ class Bond:
                     " metadata of another engine: without them its messages would be lost. Configure that engine, or"
                     " choose another data directory"
                 )
-            return cls(journal, disk, store, None)
-        record, changed_at, revision = await read_record(store)
+            return cls(journal, disk, store, directory_identity, None)
+        record, changed_at, revision = await read_record(store, directory_identity)
         incarnation = await read_incarnation(store)
         losses = find_losses(standing, record, revision, incarnation.incarnation_id)
         accepting = ACCEPT_NAME in standing.other_files
@@ -154,8 +177,10 @@ class Bond:
                 incarnation_id=incarnation.incarnation_id,
                 former_identity=standing.identity if reconciling and not losses else 0,
             )
-            changed_at = await store.put(_KEY, msgspec.msgpack.encode(record), expected_revision=changed_at)
-        self = cls(journal, disk, store, record)
+            changed_at = await store.put(
+                _JOURNALS + directory_identity, msgspec.msgpack.encode(record), expected_revision=changed_at
+            )
+        self = cls(journal, disk, store, directory_identity, record)
         self._revision = changed_at
         self._accepting = accepting
         self.reconciling = reconciling
@@ -226,13 +251,15 @@ class Bond:
         while True:
             try:
                 self._revision = await self._store.put(
-                    _KEY, msgspec.msgpack.encode(record), expected_revision=self._revision
+                    _JOURNALS + self._directory_identity,
+                    msgspec.msgpack.encode(record),
+                    expected_revision=self._revision,
                 )
                 self._record = record
                 return
             except MetadataConflictError as error:
                 # A reply was lost, or these metadata now belong to another journal.
-                present, changed_at, _ = await read_record(self._store)
+                present, changed_at, _ = await read_record(self._store, self._directory_identity)
                 if present is None or present.identity != record.identity:
                     raise OwnerFencedError(
                         "another broker with a journal of its own has taken over the metadata of this one; stop one of"

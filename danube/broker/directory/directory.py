@@ -8,44 +8,56 @@ the directory is being created or deleted, or its storage is unavailable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from danube.broker.delivery.expiry import MessageExpiry
+from danube.broker.delivery.forwarding import ForwardedTopic
+from danube.broker.directory.following import Following, deletion_of
 from danube.broker.durability import Levels
 from danube.broker.runtime.config import DEFAULT_STORAGE
 from danube.broker.runtime.named_locks import NamedLocks
+from danube.broker.security.caller import require_creation
 from danube.broker.topic.topic import Topic
+from danube.cluster.ownership import Elsewhere, Mine, Unassigned
+from danube.cluster.placement import Placement
+from danube.cluster.records import BrokerState, broker_name
+from danube.history.tenure import owner_epoch
 from danube.model import Durability, TopicPolicies, api, partition_name, validate_name, validate_topic
 from danube.model.errors import (
     AlreadyExistsError,
+    CallRefusedError,
     DanubeError,
     FailedPreconditionError,
     InvalidArgumentError,
+    NotOwnerError,
+    OwnerAwayError,
+    StorageUnavailableError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
     UnavailableError,
 )
-from danube.model.ids import TopicId
+from danube.model.ids import FIRST_OFFSET, NO_TOPIC, BrokerId, TopicId
 from danube.model.names import split_partition
 from danube.model.records import TopicRecord, members
 
 if TYPE_CHECKING:
     from danube.broker.catalogue.catalogue import Catalogue
+    from danube.broker.catalogue.entering import Place
     from danube.broker.catalogue.policy_book import PolicyBook
+    from danube.broker.delivery.forwarding import SendLetters
     from danube.broker.delivery.subscription import Subscription
     from danube.broker.durability.level import Level
     from danube.broker.runtime.runtime import Runtime
+    from danube.cluster.records import BrokerRecord
     from danube.history import History
 
 __all__ = ["Directory", "names_behind"]
 
 _log = logging.getLogger("danube.broker")
-
-_METADATA_RETRY_S: Final = 1.0
 
 
 class Directory:
@@ -61,11 +73,15 @@ class Directory:
         expiry: expires messages of topics with a time to live.
         version: changes whenever a topic or partition is added or removed, and with each start of the broker.
         watchers: events to set when a topic or partition is added or removed.
+        membership: this broker in the cluster.
+        following: acts on changes of the catalogue.
+        forward_letters: has the owner of a topic publish dead letters; see :mod:`danube.broker.delivery.forwarding`.
         restoring: held while topics are restored from a bucket.
     """
 
     history: History
     levels: Levels
+    forward_letters: Callable[[SendLetters], Awaitable[int]]
 
     def __init__(self, runtime: Runtime, catalogue: Catalogue, policies: PolicyBook) -> None:
         self.runtime = runtime
@@ -79,6 +95,8 @@ class Directory:
         self._by_id: dict[TopicId, Topic] = {}
         self._creating = NamedLocks()
         self._deleting = NamedLocks()
+        self.membership = catalogue.membership
+        self.following = Following(self)
 
     def level(self, record: TopicRecord) -> Level:
         """Return the level of a topic, by its durability."""
@@ -101,22 +119,97 @@ class Directory:
         """Return the topic of a record, or its partitions, as far as they are served."""
         return [self._topics[each] for each, _ in members(name, record) if each in self._topics]
 
+    def served(self, topic_id: TopicId) -> Topic | None:
+        """Return a plain topic or a partition if this broker serves it."""
+        return self._by_id.get(topic_id)
+
     def find(self, name: str) -> Topic:
         """Return a plain topic or a partition.
 
         Raises:
             TopicNotFoundError: it does not exist.
             InvalidArgumentError: it is the base name of a partitioned topic.
+            NotOwnerError: another broker serves it; the error names that one.
+            OwnerAwayError: it waits for its owner.
             StorageUnavailableError: its storage is unavailable.
         """
         topic = self._topics.get(name)
         if topic is None:
             validate_topic(name)
-            record, _ = self.catalogue.locate(name)
-            raise self.level(record).unavailable(name, record) or TopicNotFoundError(
+            record, topic_id = self.catalogue.locate(name)
+            raise self.absence(name, record, topic_id)
+        return topic
+
+    def absence(self, name: str, record: TopicRecord, topic_id: TopicId) -> DanubeError:
+        """Return why a topic that exists is not served here."""
+        owner = self.membership.owners.owner_of(topic_id)
+        if isinstance(owner, Mine):
+            return self.level(record).unavailable(name, record) or TopicNotFoundError(
                 f"topic {name!r} is being created or deleted; try again"
             )
-        return topic
+        if isinstance(owner, Elsewhere):
+            return NotOwnerError(
+                f"topic {name!r} is owned by broker {broker_name(owner.owner)} at {owner.address}",
+                {"address": owner.address, "epoch": str(owner_epoch(owner.epoch, owner.life))},
+            )
+        if isinstance(owner, Unassigned):
+            return UnavailableError(f"topic {name!r} is being created: it has no owner yet; try again")
+        what = f"broker {broker_name(owner.owner)}"
+        if owner.state is not BrokerState.ACTIVE:
+            what += f" ({owner.state or 'forgotten'})"
+        if not self.level(record).keeps:
+            return OwnerAwayError(f"topic {name!r} is being moved: its owner, {what}, is away; try again")
+        if self.level(record).commits_to_storage:
+            return OwnerAwayError(f"topic {name!r} waits for {what}, which is away")
+        known = self.history.catalogue.find(topic_id)
+        sealed = known.end_offset if known is not None else FIRST_OFFSET
+        return OwnerAwayError(f"topic {name!r} waits for {what}, whose disk holds offsets from {sealed} on")
+
+    @property
+    def broker(self) -> str:
+        """The name of this broker in its cluster."""
+        return self.membership.broker
+
+    async def search(self, name: str, known: TopicId = NO_TOPIC) -> Topic:
+        """As :meth:`find`, but read the metadata before saying that it does not exist, or is not served yet.
+
+        Another broker may have created the topic a moment ago, and assigned it to this one; or deleted the one that is
+        served here, and created another one. What a client sent to the deleted one would be acknowledged and lost.
+
+        Args:
+            name: of a plain topic or a partition.
+            known: the id that the client knows. If another one is served, the metadata are read, too.
+
+        Raises:
+            CallRefusedError: this broker does not reach the metadata at the moment.
+            DanubeError: as :meth:`find`, or the metadata cannot answer.
+        """
+        try:
+            found = self.find(name)
+            if known in (NO_TOPIC, found.topic_id):
+                return found
+        except (CallRefusedError, StorageUnavailableError):
+            raise
+        except (TopicNotFoundError, UnavailableError):
+            if self.membership.is_alone:
+                raise
+        await self.refresh(name)
+        return self.find(name)
+
+    async def refresh(self, name: str) -> None:
+        """Read the record of a topic and its assignments again, if others may have changed them, and act on them.
+
+        Raises:
+            CallRefusedError: this broker does not reach the metadata at the moment.
+            DanubeError: the metadata cannot answer.
+        """
+        if self.membership.is_alone:
+            return
+        self.membership.check_reach()
+        await self.catalogue.refresh(name)
+        split = split_partition(name)
+        for base in (name, split[0]) if split else (name,):
+            self.following.look(base)
 
     def snapshot_of(self, topic_id: TopicId) -> bytes | None:
         """Return the state of a topic for the journal; None if the topic is not served, or stored elsewhere."""
@@ -175,11 +268,11 @@ class Directory:
         name = request.topic
         validate_name("producer", request.producer_name)
         found = self._topics.get(name)
-        if found is not None:
+        if found is not None and request.topic_id in (NO_TOPIC, found.topic_id):
             return found
         validate_topic(name)
         try:
-            self.catalogue.locate(name)
+            return await self.search(name, request.topic_id)
         except TopicNotFoundError:
             if not self.runtime.config.auto_create_topics:
                 raise
@@ -189,7 +282,10 @@ class Directory:
                 raise
             async with self._creating.hold(base):
                 if self.catalogue.find(base) is None:
-                    await self.create(base, request.durability, partitions)
+                    require_creation(base)
+                    with suppress(AlreadyExistsError):  # another broker was faster
+                        await self.create(base, request.durability, partitions)
+        self.following.look(base)  # a creation whose caller was cancelled may not be served yet
         return self.find(name)
 
     async def ensure(self, name: str, durability: Durability) -> Topic:
@@ -209,7 +305,7 @@ class Directory:
             InvalidArgumentError, LimitExceededError: there would be too many partitions or topics.
         """
         with suppress(TopicNotFoundError, InvalidArgumentError):
-            return self.find(name)  # without waiting for topics that are being created
+            return await self.search(name)  # without waiting for topics that are being created
         validate_topic(name)
         split = split_partition(name)
         base, wanted = (split[0], split[1] + 1) if split else (name, 0)
@@ -222,10 +318,13 @@ class Directory:
             if record is None or record.partitions < wanted:
                 if not self.runtime.config.auto_create_topics:
                     self.catalogue.locate(name)  # raises, with advice
+                require_creation(base)
                 if record is None:
-                    await self.create(base, durability, wanted)
+                    with suppress(AlreadyExistsError):  # another broker was faster
+                        await self.create(base, durability, wanted)
                 else:
-                    await self.level(record).enlarge(base, record, wanted)
+                    await self.enlarge(base, record, wanted)
+        self.following.look(base)  # a creation whose caller was cancelled may not be served yet
         try:
             return self.find(name)
         except TopicNotFoundError as error:
@@ -238,8 +337,10 @@ class Directory:
         partitions: int,
         storage: str = "",
         policies: TopicPolicies | None = None,
+        *,
+        here: bool = False,
     ) -> TopicRecord:
-        """Create a topic, and serve it.
+        """Create a topic; return when it is durable. Brokers that own a part of it serve that from then on.
 
         Args:
             name: of a plain topic, or the base name of a partitioned one.
@@ -247,6 +348,7 @@ class Directory:
             partitions: how many; 0: a plain topic.
             storage: the storage of its history; empty: the default one.
             policies: of the topic.
+            here: whether this broker is to own all of it.
 
         Raises:
             InvalidArgumentError: the storage is not configured, or the name or a value is invalid.
@@ -254,13 +356,54 @@ class Directory:
             DanubeError: it cannot be created now.
         """
         storage = storage or DEFAULT_STORAGE
-        if storage not in self.history.storages:
-            known = ", ".join(sorted(self.history.storages))
+        known = {*self.history.storages, *(each for known in self._brokers() for each in known.storages)}
+        if storage not in known:
             raise InvalidArgumentError(
-                f"topic {name!r} cannot be created: storage {storage!r} is not configured; configured are {known}"
+                f"topic {name!r} cannot be created: storage {storage!r} is not configured; configured are"
+                f" {', '.join(sorted(known))}"
             )
         durability = durability or self.runtime.config.durability
-        return await self.levels.of(durability).create(name, durability, partitions, storage, policies)
+        level = self.levels.of(durability)
+        place = self._place(level, storage) if not here else None
+        return await level.create(name, durability, partitions, storage, policies, place)
+
+    async def enlarge(self, name: str, record: TopicRecord, partitions: int) -> None:
+        """Give a partitioned topic more partitions; return when that is durable.
+
+        Raises:
+            DanubeError: it cannot be changed now.
+        """
+        level = self.level(record)
+        self.check_bucket(name, record)
+        await level.enlarge(name, record, partitions, self._place(level, record.storage))
+
+    def _brokers(self) -> Iterable[BrokerRecord]:
+        return self.membership.brokers.values.values()
+
+    def _place(self, level: Level, storage: str) -> Place | None:
+        """Return what chooses the owners of new topics; None: this broker.
+
+        Topics of durability ``remote`` are in the bucket journal of the broker that creates them.
+        """
+        if self.membership.is_alone or level.recovers_itself:
+            return None
+
+        def place(count: int, existing: Sequence[BrokerId]) -> Sequence[BrokerId]:
+            placement = Placement(self.membership.candidates())
+            return placement.place_partitions(count, storage if level.keeps else None, existing)
+
+        return place
+
+    def check_bucket(self, name: str, record: TopicRecord) -> None:
+        """Check that the record of a topic may be changed here: a bucket journal is written by one broker only.
+
+        Raises:
+            NotOwnerError, OwnerAwayError: another broker owns it.
+        """
+        if self.level(record).recovers_itself:
+            first = record.topic_ids[0]
+            if self.membership.owner(first) is not None and not self.membership.owns(first):
+                raise self.absence(name, record, first)
 
     async def unload(self, name: str) -> None:
         """Disconnect all producers and consumers of a topic (they reconnect), and seal all its messages.
@@ -280,7 +423,11 @@ class Directory:
     async def delete(self, name: str) -> None:
         """Delete a topic: none of its data is reachable when this returns. Cancellation stops the waiting only."""
         known = self.catalogue.find(name)
+        if known is None:
+            await self.refresh(name)
+            known = self.catalogue.find(name)
         if known is not None:
+            self.check_bucket(name, known)
             await self.level(known).prepare_change(known)
         done = trio.Event()
         failed: list[Exception] = []
@@ -302,42 +449,31 @@ class Directory:
     async def _delete(self, name: str) -> None:
         async with self._deleting.hold(name):
             record = await self.level(self.catalogue.expect(name)).delete(name, self._end)
-            self._changed()
-            await self.levels.bucket.serve_withheld(name)
-        if self.level(record).checkpointed:
-            await self.runtime.journal.bury(record.topic_ids)
-        await self._forget(name, record)
-        for topic_id in record.topic_ids:
-            while True:
-                try:
-                    await self.history.drop_topic(topic_id, name)
-                    break
-                except UnavailableError as error:
-                    _log.warning(
-                        "the history of deleted topic %r cannot be removed from the catalogue; retrying later: %s",
-                        name,
-                        error,
-                    )
-                    await trio.sleep(_METADATA_RETRY_S)
-
-    async def _forget(self, name: str, record: TopicRecord) -> None:
-        """Remove the catalogue's note of a deletion, which the journal has noted; else the next start does it."""
-        try:
-            await self.catalogue.buried(record.topic_ids)
-        except UnavailableError as error:
-            _log.warning("the note that topic %r was deleted is removed at the next start: %s", name, error)
+        burial = self.following.burial(record)
+        if burial is not None:
+            await burial.wait()
 
     async def _end(self, name: str, record: TopicRecord) -> None:
         """Serve a topic that is being deleted no longer; return when nothing that was submitted is pending."""
-        # Remove all of them first: while one settles, a topic of the same name may be created.
-        gone = [self._topics.pop(topic_name, None) for topic_name, _ in members(name, record)]
-        for topic in filter(None, gone):
-            self._by_id.pop(topic.topic_id, None)
+        for topic in self.withdraw(record.topic_ids, deletion_of):
+            await topic.intake.wait_settled()
+
+    def withdraw(self, topic_ids: Iterable[TopicId], error_of: Callable[[str], DanubeError]) -> list[Topic]:
+        """Serve some topics or partitions no longer; return those that were served.
+
+        Args:
+            topic_ids: which ones.
+            error_of: returns, by name, the error that all who use the topic get from now on.
+        """
+        gone = [topic for topic in map(self._by_id.get, topic_ids) if topic is not None]
+        for topic in gone:
+            del self._by_id[topic.topic_id]
+            if self._topics.get(topic.name) is topic:
+                del self._topics[topic.name]
         self._changed()
-        for topic in filter(None, gone):
-            topic.end(TopicNotFoundError(f"topic {topic.name!r} was deleted"))
-        for topic in filter(None, gone):
-            await topic.intake.wait_settled()  # a submitted batch keeps its journal file in use once it is written
+        for topic in gone:
+            topic.end(error_of(topic.name))
+        return gone
 
     # --- Requests of topics ---
 
@@ -349,8 +485,10 @@ class Directory:
             return {}  # deleted; its callers detect that themselves
         return record.planned_for(topic_id, subscription)
 
-    async def dead_letter_topics(self, source: Topic, name: str) -> Sequence[Topic]:
+    async def dead_letter_topics(self, source: Topic, name: str) -> Sequence[Topic | ForwardedTopic]:
         """Return the topic of a name, or its partitions, for dead letters; create it, like ``source``, if it is absent.
+
+        Those of other brokers get them over the links to their owners.
 
         Raises:
             FailedPreconditionError: it stores no messages.
@@ -358,16 +496,27 @@ class Directory:
         """
         if self.catalogue.find(name) is None and split_partition(name) is None:
             try:
-                await self.create(name, source.durability, 0, source.storage)
+                await self.create(name, source.durability, 0, source.storage, here=True)
             except AlreadyExistsError:
                 _log.debug("another subscription has just created %s", name)
-        topics = self.resolve(name)
-        if topics[0].lossy:
+        record = self.catalogue.find(name)
+        if record is None:
+            record, _ = self.catalogue.locate(name)
+            names = [name]
+        else:
+            names = names_behind(name, record)
+        if not self.level(record).keeps:
             raise FailedPreconditionError(
                 f"topic {name!r} keeps nothing (durability 'none') and cannot hold dead letters; name another"
                 " dead_letter_topic"
             )
-        return topics
+        return [self._letter_target(each) for each in names]
+
+    def _letter_target(self, name: str) -> Topic | ForwardedTopic:
+        try:
+            return self.find(name)
+        except NotOwnerError:
+            return ForwardedTopic(name, self.forward_letters)
 
 
 def names_behind(name: str, record: TopicRecord | None) -> list[str]:

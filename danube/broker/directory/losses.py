@@ -16,7 +16,7 @@ __all__ = ["JournalRecord", "find_losses", "is_reconciled"]
 def is_reconciled(standing: Standing, record: JournalRecord | None, incarnation_id: int) -> bool:
     """Return whether these metadata know the journal, and have begun a new incarnation since.
 
-    Someone has put them back on purpose. What they do not know is in the journal, so that nothing is lost in silence.
+    An operator has restored them on purpose. The journal holds all that they lack, so nothing is lost in silence.
     Everything else is refused as ever: a journal that is behind its record (its directory went back in time), that has
     lost files, or is unknown to the metadata or bound to others, which may be those of another cluster.
     """
@@ -78,7 +78,7 @@ def find_losses(standing: Standing, record: JournalRecord | None, revision: int,
     if revision < standing.metadata and not is_reconciled(standing, record, incarnation_id):
         losses.append(
             f"the metadata are at revision {revision}, but the journal has recorded revision {standing.metadata}:"
-            " their newest changes are lost (a damaged metadata.db-wal, or an old copy)"
+            " their newest changes are lost (a damaged log, or an old copy)"
         )
     if record.file > standing.newest_file:
         losses.append(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.model.records import TopicRecord
 
-__all__ = ["change_policies"]
+__all__ = ["change_policies", "put_into_effect"]
 
 _TOPICS_PER_TURN: Final = 500
 """A change lets other tasks run after this many topics."""
@@ -31,6 +31,7 @@ async def change_policies(directory: Directory, target: str, changes: Mapping[st
     Raises:
         InvalidArgumentError: an unknown name, or an invalid value.
         NamespaceNotFoundError, TopicNotFoundError: the target does not exist.
+        NotOwnerError, OwnerAwayError: the topic has durability ``remote``, and another broker owns it.
         FailedPreconditionError: a partition, or history policies of a topic that stores no messages.
         StorageUnavailableError: the topic has durability ``remote`` and its storage does not answer: the change may
             still take effect, unless its topics are not served yet.
@@ -38,20 +39,24 @@ async def change_policies(directory: Directory, target: str, changes: Mapping[st
     catalogue = directory.catalogue
     if not target.startswith("/"):
         if target:
-            await catalogue.change_namespace_policies(target, changes)
+            await catalogue.policy_changes.of_namespace(target, changes)
         else:
-            await catalogue.change_broker_policies(changes)
+            await catalogue.policy_changes.of_broker(changes)
         topics = list(catalogue.topics(target))
-        await _put_into_effect(directory, topics)
+        await put_into_effect(directory, topics)
         _tell_manifests_above(directory, topics)
         return
     validate_topic(target)
     known = catalogue.find(target)
+    if known is None:
+        await directory.refresh(target)
+        known = catalogue.find(target)
     if known is not None:
         _check_history(directory, target, known, changes)
+        directory.check_bucket(target, known)
         await directory.level(known).prepare_change(known)
-    record = await catalogue.change_topic_policies(target, changes)
-    await _put_into_effect(directory, [(target, record)])
+    record = await catalogue.policy_changes.of_topic(target, changes)
+    await put_into_effect(directory, [(target, record)])
     # A bucket that holds parts of a topic also has a copy of its record.
     directory.history.note_records(record.storage, {target: catalogue.encode(record)})
     await directory.level(record).changed(target, record)
@@ -66,7 +71,7 @@ def _check_history(directory: Directory, name: str, record: TopicRecord, changes
                 )
 
 
-async def _put_into_effect(directory: Directory, topics: Sequence[tuple[str, TopicRecord]]) -> None:
+async def put_into_effect(directory: Directory, topics: Sequence[tuple[str, TopicRecord]]) -> None:
     """Apply the current policies to served topics and their partitions."""
     for count, (name, _) in enumerate(topics, 1):
         record = directory.catalogue.find(name)  # another change may have happened while this one let others run

@@ -60,7 +60,7 @@ async def recover(
         DataLossError: the journal has lost entries that do not belong to a single topic.
     """
     catalogue, runtime, history = directory.catalogue, directory.runtime, directory.history
-    subscriptions = await catalogue.subscriptions()
+    subscriptions = await catalogue.subscriptions.every()
     names = {
         topic_id: topic_name for name, record in catalogue.topics() for topic_name, topic_id in members(name, record)
     }
@@ -84,6 +84,8 @@ async def recover(
         if level.recovers_itself:
             continue
         for topic_name, topic_id in members(name, record):
+            if not directory.membership.owns(topic_id):
+                continue
             recovered = report.topics.pop(topic_id, None)
             topic = level.build(topic_name, topic_id, record, recovered, visitor.topics.get(topic_id))
             if report.corruptions or report.missing_files:
@@ -116,7 +118,7 @@ async def recover(
             len(bare),
             _some(bare),
         )
-    deleted = catalogue.deleted()
+    deleted = catalogue.deletions.noted()
     for ids in deleted:
         for topic_id in ids:
             if topic_id not in names:  # else it was restored from a bucket
@@ -128,6 +130,8 @@ async def recover(
 async def settle(directory: Directory, found: Unsettled) -> None:
     """Write what a recovery has found to the journal, which runs now; from then on it may free files.
 
+    The end of this is the end of the recovery: topics that were assigned to this broker since may be built.
+
     To be called before anything is served: before new messages get offsets that cursors had acknowledged. Damage that
     explains a lost seek or unknown producers is still in the journal until this returns, so a crash repeats it all.
 
@@ -138,9 +142,11 @@ async def settle(directory: Directory, found: Unsettled) -> None:
     await journal.save({topic.topic_id: topic.whole_snapshot() for topic in found.changed})
     alive = catalogue.alive()
     for ids in found.deleted:
-        await journal.bury([topic_id for topic_id in ids if topic_id not in alive])
-        await catalogue.buried(ids)
+        here = {topic_id for topic_id in ids if directory.membership.owns(topic_id)} | (journal.topic_ids() & set(ids))
+        await journal.bury([topic_id for topic_id in ids if topic_id in here and topic_id not in alive])
+        await catalogue.deletions.buried(ids)
     journal.snapshot = directory.snapshot_of
+    directory.following.recovered()
 
 
 def _strand(journal: Journal, topic_ids: Collection[TopicId]) -> None:

@@ -3,6 +3,7 @@
 Everything is checked before anything is changed: the contents of the bucket (:mod:`danube.history.restore`), whether
 they are complete, whether names are taken (:mod:`danube.broker.directory.restore_plan`). Then, in this order::
 
+    assignments to this broker                      nothing has their names yet
     parts and objects -> catalogue of history       not visible yet
     policies of namespaces and broker               unless some are set here
     topic by topic: cursors -> journal              ignored without the next two
@@ -40,14 +41,17 @@ from danube.broker.directory.restore_plan import (
     report_of,
 )
 from danube.broker.topic.recovered import TopicSnapshot
+from danube.cluster.records import broker_name
 from danube.dispatch import encode_entry
 from danube.history import Survey, enter, read_bucket, survey_bucket, verify_chains
+from danube.history.tenure import owner_epoch
 from danube.log import ProducerTable
 from danube.model import history_api, validate_topic
 from danube.model.errors import (
     DanubeError,
     FailedPreconditionError,
     InvalidArgumentError,
+    NotOwnerError,
 )
 from danube.model.ids import FIRST_OFFSET, OwnerEpoch, TopicId
 from danube.storage import Storage, storage_place
@@ -64,8 +68,9 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
     """Restore topics from a bucket; see :class:`danube.model.history_api.RestoreTopics`.
 
     Raises:
-        FailedPreconditionError: no storage has this URL, its history must not be taken over, or the journal holds
-            messages of one of the topics, which are stranded.
+        FailedPreconditionError: no storage has this URL, its history must not be taken over, the journal holds
+            messages of one of the topics, which are stranded, or a broker that is away has restored it in part.
+        NotOwnerError: another broker has restored one of the topics in part.
         AlreadyExistsError: another topic of one of the names exists.
         DataLossError: requested data is damaged or missing; the message says which.
         NotFoundError: there is no history, or none of a requested topic.
@@ -86,6 +91,7 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
     await verify_chains(storage, survey, [chain for one in chosen for chain in one.chains], deep=request.deep)
     check_damage(survey, storage.url, chosen)
     _check_stranded(directory, chosen)
+    _check_owners(directory, chosen)
     if not request.dry_run:
 
         async def carry_out() -> None:
@@ -144,6 +150,28 @@ def _check_stranded(directory: Directory, chosen: Sequence[Candidate]) -> None:
                 )
 
 
+def _check_owners(directory: Directory, chosen: Sequence[Candidate]) -> None:
+    """Refuse topics that another broker has begun to restore: it has entered some of them, and goes on with them.
+
+    A client that is told the address of that broker asks it instead.
+    """
+    membership = directory.membership
+    addresses = dict(membership.owners.addresses())
+    for one in (each for each in chosen if each.state == "restored"):
+        owners = {membership.owner(topic_id) for topic_id in one.record.topic_ids} - {None, membership.me}
+        for owner in sorted(each for each in owners if each is not None):
+            name = broker_name(owner)
+            if owner in addresses:
+                raise NotOwnerError(
+                    f"topic {one.name!r} has been restored in part by broker {name}: restore it there",
+                    {"address": addresses[owner]},
+                )
+            raise FailedPreconditionError(
+                f"topic {one.name!r} cannot be restored here: broker {name} was interrupted while it restored it, and"
+                f" is away. Start {name}, and restore again, at any broker"
+            )
+
+
 # --- Apply ---
 
 
@@ -171,25 +199,32 @@ async def _carry_out(
     check_unchanged(survey.bucket, now, storage.url, history.catalogue.incarnation)
     # Select again: another call may have restored some topics since the bucket was read.
     new = [one for one in _choose(directory, storage, candidates, request) if one.state == "restored"]
-    await history.catalogue.raise_epoch(OwnerEpoch(survey.bucket.epoch + 1))
-    chains = [chain for one in new for chain in one.chains]
-    await enter(history.catalogue, storage.name, survey, chains, directory.runtime.clock_us())
-    wanted = {"", *(validate_topic(one.name).namespace for one in new)}
-    above = {name: record for name, record in survey.bucket.namespaces.items() if name in wanted}
-    for name in await directory.catalogue.restore_policies(above):
-        _log.warning(
-            "policies of %s are restored from %s", f"namespace {name!r}" if name else "the broker", storage.url
-        )
-    for one in new:
-        records = {
-            topic_id: {name: entry for name, (entry, _) in found.items()}
-            for topic_id, found in one.subscriptions.items()
-        }
-        if directory.level(one.record).checkpointed:
-            await directory.runtime.journal.save(_states(directory, one))
-        await directory.catalogue.restore_topic(one.name, one.record, records)
-        directory.level(one.record).revive(one.name, one.record, one.subscriptions)
-        _log.warning("topic %r is restored from %s", one.name, storage.url)
+    await history.catalogue.raise_epoch(OwnerEpoch(survey.bucket.former_epoch(history.stream) + 1))
+    await history.catalogue.tenure.raise_epoch(
+        max(survey.bucket.highest_epoch(), owner_epoch(history.catalogue.epoch, 0))
+    )
+    ids = [topic_id for one in new for topic_id in one.record.topic_ids]
+    async with directory.catalogue.assigning.restoring(ids):
+        for topic_id in ids:
+            await history.adopt_topic(topic_id)  # an earlier attempt may have entered some of it
+        chains = [chain for one in new for chain in one.chains]
+        await enter(history.catalogue, storage.name, survey, chains, directory.runtime.clock_us())
+        wanted = {"", *(validate_topic(one.name).namespace for one in new)}
+        above = {name: record for name, record in survey.bucket.namespaces.items() if name in wanted}
+        for name in await directory.catalogue.policy_changes.restore(above):
+            _log.warning(
+                "policies of %s are restored from %s", f"namespace {name!r}" if name else "the broker", storage.url
+            )
+        for one in new:
+            records = {
+                topic_id: {name: entry for name, (entry, _) in found.items()}
+                for topic_id, found in one.subscriptions.items()
+            }
+            if directory.level(one.record).checkpointed:
+                await directory.runtime.journal.save(_states(directory, one))
+            await directory.catalogue.creations.restore(one.name, one.record, records)
+            directory.level(one.record).revive(one.name, one.record, one.subscriptions)
+            _log.warning("topic %r is restored from %s", one.name, storage.url)
     await history.take_over(storage.name, survey.bucket)
 
 

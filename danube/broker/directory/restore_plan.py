@@ -246,11 +246,11 @@ def check_unchanged(before: Bucket, now: Bucket, url: str, incarnation: str) -> 
     """Raise FailedPreconditionError if a bucket has changed: a running broker seals, merges and deletes there."""
     if now.incarnation == incarnation:
         return  # another call has claimed it for this broker in the meantime
-    if (now.epoch, now.incarnation, now.created_us, now.snapshot_key) != (
+    if (now.epoch, now.incarnation, now.created_us, now.last_keys) != (
         before.epoch,
         before.incarnation,
         before.created_us,
-        before.snapshot_key,
+        before.last_keys,
     ):
         raise FailedPreconditionError(
             f"{url} has changed since it was read, so the broker of epoch {now.epoch} that it belongs to"

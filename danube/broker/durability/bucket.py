@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -47,12 +48,15 @@ from danube.history import (
     SubscriptionStored,
     TopicDeleted,
     TopicStored,
+    brokers_with_commits,
     encode_change,
     enter,
     highest_epoch,
     read_bucket,
     survey_topics,
+    wal_place,
 )
+from danube.history.tenure import owner_epoch
 from danube.log import Entry, EntryType, ProducerTable, Settling, TopicLog
 from danube.model import Durability, TopicPolicies, validate_topic
 from danube.model.errors import (
@@ -65,11 +69,12 @@ from danube.model.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from danube.model.ids import FIRST_OFFSET, Offset, OwnerEpoch, ProducerId, TopicId
+from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, OwnerEpoch, ProducerId, TopicId
 from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic, members
 from danube.storage import Storage
 
 if TYPE_CHECKING:
+    from danube.broker.catalogue.entering import Place
     from danube.broker.delivery.subscription import Subscription
     from danube.broker.topic.recovered import TopicState
     from danube.log import RecoveredTopic
@@ -182,14 +187,16 @@ class BucketLevel(Level):
         runtime, storage = self.runtime, self._storages[name]
         history, cluster = self.history, runtime.config.cluster
         bucket = await read_bucket(storage, cluster)  # a bucket that cannot be read must not be fenced
-        former = await highest_epoch(storage, cluster)
-        await history.catalogue.raise_epoch(OwnerEpoch(max(former, bucket.epoch) + 1))
+        place = wal_place(cluster, history.catalogue.tenure.broker)
+        former = await highest_epoch(storage, place)
+        await history.catalogue.raise_epoch(OwnerEpoch(max(former, bucket.former_epoch(history.stream)) + 1))
+        await self.membership.raise_epoch(max(bucket.highest_epoch(), owner_epoch(history.catalogue.epoch, 0)))
         journal = RemoteJournal(
             storage,
             history.catalogue,
             _Face(self, name),
             runtime.limits,
-            cluster=cluster,
+            place=place,
             owner=f"{runtime.seams.random.getrandbits(64):016x}",
             wall_clock_us=runtime.clock_us,
             manifests_current=lambda: not history.manifests[name].pending,
@@ -199,18 +206,20 @@ class BucketLevel(Level):
         async def enter_history(recovered: RemoteRecovered) -> None:
             nonlocal bucket
             bucket = await read_bucket(storage, cluster)
+            await self.membership.raise_epoch(max(bucket.highest_epoch(), journal.recovered_epoch))
             # The fences are there: what is read from now on is complete.
             self.claims.release_manifests(name, history.catalogue.epoch)
             if self._is_foreign(bucket):
-                await self._enter_history(name, bucket, recovered)
+                await self._enter_history(name, bucket, recovered, restoring)
 
-        recovered = await journal.recover(enter_history)
-        if not former and self.records(name):
-            raise DataLossError(
-                f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(name))} for one;"
-                " restore the objects below wal/ from a copy"
-            )
-        records = await self._agree(name, recovered)
+        async with AsyncExitStack() as restoring:
+            recovered = await journal.recover(enter_history)
+            if not former and self.records(name):
+                raise DataLossError(
+                    f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(name))} for"
+                    " one; restore the objects below wal/ from a copy"
+                )
+            records = await self._agree(name, recovered)
         self._revive(name, journal, records, recovered)
         await self._take_over(name, bucket)
         return journal
@@ -218,7 +227,9 @@ class BucketLevel(Level):
     def _is_foreign(self, bucket: Bucket) -> bool:
         return bool(bucket.epoch) and bucket.incarnation != self.history.catalogue.incarnation
 
-    async def _enter_history(self, name: str, bucket: Bucket, recovered: RemoteRecovered) -> None:
+    async def _enter_history(
+        self, name: str, bucket: Bucket, recovered: RemoteRecovered, restoring: AsyncExitStack
+    ) -> None:
         """Enter the segments of recovered topics from the manifests; the metadata is new and the bucket is not.
 
         The commits state which topics these are; a manifest may list parts of a topic without its record. Objects that
@@ -230,13 +241,16 @@ class BucketLevel(Level):
                 f"{self._storages[name].url}: a broker of epoch {bucket.epoch} has taken over this history; this one,"
                 f" of epoch {self.history.catalogue.epoch}, stops"
             )
-        await self.catalogue.restore_policies(bucket.namespaces)
+        await self.catalogue.policy_changes.restore(bucket.namespaces)
         ids = sorted(number for topic_ids, _ in recovered.state.topics.values() for number in topic_ids)
         survey = await survey_topics(self._storages[name], self.runtime.config.cluster, bucket, ids)
         damaged = [what for number in ids for what in survey.damage.get(number, ())]
         if damaged:
             raise DataLossError(f"{self._storages[name].url} is damaged: {'; '.join(damaged[:5])}")
         chains = [survey.chain(number) for number in ids]
+        await restoring.enter_async_context(self.catalogue.assigning.restoring(ids))
+        for number in ids:
+            await self.history.adopt_topic(number)  # an earlier attempt may have entered some of it
         await enter(self.history.catalogue, name, survey, chains, self.runtime.clock_us())
 
     async def _take_over(self, name: str, bucket: Bucket) -> None:
@@ -245,13 +259,7 @@ class BucketLevel(Level):
         Another owner that was fenced on its way here may still write its first manifest, under an epoch below the
         claim's and above all earlier ones. Without a manifest of the claim's epoch, it would count.
         """
-        find, decode = self.catalogue.find, decode_topic
-        # Commits describe the topics of durability remote: one that only a manifest lists was deleted at the very end.
-        others = sorted(
-            topic
-            for topic, record in bucket.topics.items()
-            if self._is_foreign(bucket) and find(topic) is None and decode(record).durability is not Durability.REMOTE
-        )
+        others = await self._unrestored(name, bucket) if self._is_foreign(bucket) else []
         if others:
             _log.warning(
                 "%s also holds %d topics of a lost broker that are not restored, %s for one; nothing in it is merged"
@@ -268,6 +276,21 @@ class BucketLevel(Level):
             raise
         except DanubeError as error:  # its topics are served by now, and need their journal
             _log.warning("%s cannot be taken over; retrying later: %s", self._storages[name].url, error)
+
+    async def _unrestored(self, name: str, bucket: Bucket) -> list[str]:
+        """Return the topics of other metadata that a bucket's manifests list, and that are not in these.
+
+        Commits describe the topics of durability remote: one that only a manifest lists was deleted at the very end.
+        That holds only if there are no commits of other brokers, which will be claimed by brokers of their names.
+        """
+        cluster, broker = self.runtime.config.cluster, self.history.catalogue.tenure.broker
+        is_only_log = await brokers_with_commits(self._storages[name], cluster) <= {broker}
+        return sorted(
+            topic
+            for topic, record in bucket.topics.items()
+            if self.catalogue.find(topic) is None
+            and not (is_only_log and decode_topic(record).durability is Durability.REMOTE)
+        )
 
     async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
         """Make the metadata agree with the bucket, and return the records of its topics that can be served."""
@@ -292,10 +315,10 @@ class BucketLevel(Level):
         for topic, record in records.items():
             copy = catalogue.find(topic)
             if copy is None:
-                await catalogue.restore_topic(topic, record, {})
+                await catalogue.creations.restore(topic, record, {})
                 _log.warning("topic %r was recovered from %s", topic, url)
             elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
-                await catalogue.replace_topic(topic, record)  # a change that was interrupted in between
+                await catalogue.policy_changes.replace_topic(topic, record)  # a change that was interrupted in between
         for topic, record in catalogue.withheld(name).items():
             if topic in records:
                 await catalogue.release(topic, name)  # its name is free now
@@ -329,12 +352,13 @@ class BucketLevel(Level):
             if record is None or self.catalogue.find(name) is not None:
                 continue
             try:
-                await self.catalogue.restore_topic(name, record, {})
+                await self.catalogue.creations.restore(name, record, {})
             except DanubeError as error:
                 _log.error("topic %r of %s cannot be served yet: %s", name, self._storages[storage].url, error)
                 continue
             _log.warning("topic %r of %s is served: its name is free", name, self._storages[storage].url)
             for number in record.topic_ids:
+                self.by_id[number].log.owner_epoch = self.membership.epoch(number)
                 self.registry.adopt(self.by_id[number])
             await self._release(name, storage)
 
@@ -346,7 +370,8 @@ class BucketLevel(Level):
 
     async def _take_back(self, topic: str, record: TopicRecord) -> None:
         _log.warning("topic %r is removed: its creation was not finished, or its deletion had begun", topic)
-        await self.catalogue.delete_topic(topic)
+        await self.catalogue.deletions.delete(topic)
+        await self.catalogue.deletions.buried(record.topic_ids)
         for number in record.topic_ids:
             await self.history.drop_topic(number, topic)
 
@@ -425,7 +450,8 @@ class BucketLevel(Level):
             record.durability,
             runtime.journal,
             runtime.cache,
-            history.catalogue.epoch,
+            # A topic that is withheld has no owner: nothing is written to it before it is served.
+            self.membership.epoch(topic_id) if self.membership.owns(topic_id) else NO_OWNER_EPOCH,
             end,
             known.start_offset if known is not None else FIRST_OFFSET,
             sealed_offset=end,
@@ -436,11 +462,13 @@ class BucketLevel(Level):
         return Topic(runtime, self.registry, self, name, topic_id, record, policies, log, producers, journal)
 
     def records(self, storage: str) -> dict[str, TopicRecord]:
-        """Return the records of the topics of this durability in a storage."""
+        """Return the records of the topics of this durability in a storage, without those of other brokers."""
         return {
             name: record
             for name, record in self.catalogue.topics()
-            if record.durability is Durability.REMOTE and record.storage == storage
+            if record.durability is Durability.REMOTE
+            and record.storage == storage
+            and self.membership.owner(record.topic_ids[0]) in (None, self.membership.me)
         }
 
     def kept_records(self, storage: str) -> dict[str, TopicRecord]:
@@ -461,7 +489,13 @@ class BucketLevel(Level):
         return StorageUnavailableError(f"topic {name!r} waits for storage {record.storage!r}: {why}; try again")
 
     async def create(
-        self, name: str, durability: Durability, partitions: int, storage: str, policies: TopicPolicies | None
+        self,
+        name: str,
+        durability: Durability,
+        partitions: int,
+        storage: str,
+        policies: TopicPolicies | None,
+        place: Place | None = None,
     ) -> TopicRecord:
         """Create a topic; return when that is durable in its storage.
 
@@ -474,7 +508,7 @@ class BucketLevel(Level):
                 f"topic {name!r} exists already in {self._storages[storage].url}, and is not served: another topic has"
                 " its name, or the metadata is unavailable; the log of the broker says which"
             )
-        record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
+        record = await self.catalogue.creations.create(name, durability, partitions, storage, policies, revocable=True)
 
         def bring_to_life() -> None:
             latest = self._latest(name, record)
@@ -494,14 +528,14 @@ class BucketLevel(Level):
             self.history.note_records(storage, catalogue.records_above(name), always=True)
         return record
 
-    async def enlarge(self, name: str, record: TopicRecord, partitions: int) -> None:
+    async def enlarge(self, name: str, record: TopicRecord, partitions: int, place: Place | None = None) -> None:
         """Give a partitioned topic more partitions; return when that is durable in its storage.
 
         Raises as :meth:`create`.
         """
         storage = record.storage
         journal = await self.claims.open(storage)
-        record = await self.catalogue.enlarge_topic(name, partitions)
+        record = await self.catalogue.creations.enlarge(name, partitions, revocable=True)
         if self._latest(name, record) is None:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was to get more partitions")
 
@@ -559,7 +593,7 @@ class BucketLevel(Level):
         await self._submit(journal, record, TopicDeleted(name, record.topic_ids), Settling(patient=True))
         while True:
             try:
-                record = await self.catalogue.delete_topic(name)
+                record = await self.catalogue.deletions.delete(name)
                 break
             except DanubeError as error:
                 if not error.retryable:

@@ -20,7 +20,7 @@ from typing import Final
 import trio
 
 from danube.broker.runtime.runtime import Runtime
-from danube.history import History, RemoteJournal, highest_epoch
+from danube.history import History, RemoteJournal, highest_epoch, wal_place
 from danube.model.errors import (
     DanubeError,
     FailedPreconditionError,
@@ -69,6 +69,7 @@ class Claims:
     ) -> None:
         self._runtime = runtime
         self._history = history
+        self._place = wal_place(runtime.config.cluster, history.catalogue.tenure.broker)
         self._storages = storages
         self._has_topics = has_topics
         self._recover = recover
@@ -112,7 +113,7 @@ class Claims:
         pause_s = _RETRY_S
         while True:
             try:
-                if self._has_topics(name) or await highest_epoch(self._storages[name], self._runtime.config.cluster):
+                if self._has_topics(name) or await highest_epoch(self._storages[name], self._place):
                     await self.open(name)
                 self._unread.pop(name, None)
                 self.release_manifests(name)

@@ -71,7 +71,7 @@ class JournalLevel(Level):
             record.durability,
             runtime.journal,
             runtime.cache,
-            history.catalogue.epoch,
+            self.membership.epoch(topic_id),
             known_end,
             start,
             recovered,
@@ -94,19 +94,19 @@ class JournalLevel(Level):
         self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy
     ) -> Subscription:
         """Store the record of a subscription, and add it to its topic."""
-        record = await self.catalogue.create_subscription(topic.topic_id, name, kind, start, policy)
+        record = await self.catalogue.subscriptions.create(topic.topic_id, name, kind, start, policy)
         topic.check_not_deleted()
         return topic.restore_subscription(name, record, None)
 
     async def delete_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Delete the record of a subscription, then the subscription."""
-        await self.catalogue.delete_subscription(topic.topic_id, subscription.name)
+        await self.catalogue.subscriptions.delete(topic.topic_id, subscription.name)
         topic.remove_subscription(subscription)
 
     async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
         """Store a policy in the record, then apply it."""
         assert subscription.record is not None
         record = msgspec.structs.replace(subscription.record, policy=policy)
-        await self.catalogue.change_subscription(topic.topic_id, subscription.name, record)
+        await self.catalogue.subscriptions.change(topic.topic_id, subscription.name, record)
         subscription.record = record
         subscription.change_policy(policy)

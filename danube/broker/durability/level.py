@@ -21,10 +21,12 @@ from danube.model.records import members
 
 if TYPE_CHECKING:
     from danube.broker.catalogue.catalogue import Catalogue
+    from danube.broker.catalogue.entering import Place
     from danube.broker.catalogue.policy_book import PolicyBook
     from danube.broker.delivery.subscription import Subscription
     from danube.broker.runtime.runtime import Runtime
     from danube.broker.topic.recovered import TopicState
+    from danube.cluster.membership import Membership
     from danube.dispatch import Cursor
     from danube.history import History
     from danube.log import RecoveredTopic
@@ -54,6 +56,7 @@ class Surroundings(NamedTuple):
     catalogue: Catalogue
     policies: PolicyBook
     history: History
+    membership: Membership
     registry: Registry
 
 
@@ -82,7 +85,7 @@ class Level(ABC):
     forgets_unsynced = False
 
     def __init__(self, surroundings: Surroundings) -> None:
-        self.runtime, self.catalogue, self.policies, self.history, self.registry = surroundings
+        self.runtime, self.catalogue, self.policies, self.history, self.membership, self.registry = surroundings
 
     # --- Topics ---
 
@@ -113,9 +116,15 @@ class Level(ABC):
         return
 
     async def create(
-        self, name: str, durability: Durability, partitions: int, storage: str, policies: TopicPolicies | None
+        self,
+        name: str,
+        durability: Durability,
+        partitions: int,
+        storage: str,
+        policies: TopicPolicies | None,
+        place: Place | None = None,
     ) -> TopicRecord:
-        """Create a topic and serve it; return when that is durable.
+        """Create a topic and serve what this broker owns of it; return when that is durable.
 
         Args:
             name: of the topic as a whole.
@@ -123,29 +132,37 @@ class Level(ABC):
             partitions: how many; 0: a plain topic.
             storage: the storage of its history.
             policies: of the topic.
+            place: chooses its owners; None: this broker.
 
         Raises:
             AlreadyExistsError: a topic of this name exists.
             DanubeError: it cannot be created now.
         """
-        self.check_states(f"topic {name!r}", max(1, partitions))
-        record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
+        if place is None:
+            self.check_states(f"topic {name!r}", max(1, partitions))
+        record = await self.catalogue.creations.create(name, durability, partitions, storage, policies, place)
         self._adopt_new(name, record)
         return record
 
-    async def enlarge(self, name: str, record: TopicRecord, partitions: int) -> None:
+    async def enlarge(self, name: str, record: TopicRecord, partitions: int, place: Place | None = None) -> None:
         """Give a partitioned topic more partitions; return when that is durable.
+
+        Args:
+            name, record: of the topic.
+            partitions: their new number.
+            place: chooses the owners of the added ones; None: this broker.
 
         Raises:
             DanubeError: it cannot be changed now.
         """
-        self.check_states(f"partitions of topic {name!r}", partitions - record.partitions)
-        self._adopt_new(name, await self.catalogue.enlarge_topic(name, partitions))
+        if place is None:
+            self.check_states(f"partitions of topic {name!r}", partitions - record.partitions)
+        self._adopt_new(name, await self.catalogue.creations.enlarge(name, partitions, place))
 
     def _adopt_new(self, name: str, record: TopicRecord) -> None:
         present = {topic.name for topic in self.registry.living(name, record)}
         for each, topic_id in members(name, record):
-            if each not in present:
+            if each not in present and self.membership.owns(topic_id):
                 self.registry.adopt(self.build(each, topic_id, record))
 
     def revive(
@@ -182,11 +199,10 @@ class Level(ABC):
 
         Args:
             name: of the topic as a whole; it has a record.
-            end: with name and record; ends the served topics, and returns when nothing of them is pending.
+            end: with name and record; ends the served topics, and returns when nothing of them is pending. Without it
+                they end when the record is gone.
         """
-        record = await self.catalogue.delete_topic(name)
-        await end(name, record)
-        return record
+        return await self.catalogue.deletions.delete(name)  # what is served of it ends with its record
 
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError | None:
         """Return why a topic that has a record is not served; None: it is being created or deleted."""

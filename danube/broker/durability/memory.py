@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from danube.broker.durability.level import Level
 from danube.broker.topic.topic import Topic
 from danube.dispatch import Cursor
 from danube.log import MemoryLog, ProducerTable
+from danube.model.errors import UnavailableError
 from danube.model.ids import Offset, TopicId
 
 if TYPE_CHECKING:
@@ -46,10 +48,18 @@ class MemoryLevel(Level):
             topic_id,
             record,
             self.policies.of_topic(name, record),
-            MemoryLog(topic_id),
+            MemoryLog(topic_id, self.membership.epoch(topic_id), partial(self._check_owner, name)),
             producers,
             self.runtime.journal,
         )
+
+    def _check_owner(self, name: str) -> None:
+        """Refuse a batch while another broker may own its topic."""
+        if not self.membership.is_certain():
+            raise UnavailableError(
+                f"topic {name!r} has durability 'none' and moves to another broker as soon as this one loses its"
+                " session in the cluster, and the session is not certain to be alive: the metadata do not answer; retry"
+            )
 
     async def create_subscription(
         self, topic: Topic, name: str, kind: SubscriptionType, start: Offset, policy: SubscriptionPolicy

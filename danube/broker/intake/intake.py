@@ -43,7 +43,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     ProducerFencedError,
 )
-from danube.model.ids import Offset, ProducerId, TopicId
+from danube.model.ids import NO_PRODUCER_EPOCH, Offset, ProducerId, TopicId
 from danube.model.limits import MIB
 
 __all__ = ["Fed", "Intake"]
@@ -266,13 +266,17 @@ class Intake:
         topic, table, now_us = self._topic, self._table, self._clock_us()
         self._expire(now_us)
         name = request.producer_name
-        if request.resume_epoch:
-            known = table.session_of(name)
+        known, resumed = table.session_of(name), request.resume_epoch
+        if resumed and known is None and topic.lossy:
+            # Nothing of a topic that stores nothing survives its owner; its sessions go on with the next one.
+            resumed = NO_PRODUCER_EPOCH
+            self._roster.check_not_held(name)
+        if resumed:
             if known is None:
                 raise ProducerFencedError(
                     f"producer {name!r} of topic {topic.name!r} was idle too long and is forgotten; open it again"
                 )
-            session = table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
+            session = table.resume(known.producer_id, resumed, now_us=now_us)
             if not topic.sessions_may_move:
                 return session
             # Another machine may have taken the topic over and continued this very session. A broker that has not
@@ -285,7 +289,7 @@ class Intake:
                 await self._write(session, now_us)
         # Batches in flight of an older session count as well: the next sequence is final only after they have settled.
         senders = self._roster.senders
-        while not request.resume_epoch and (pending := senders.get(name)) is not None and pending.in_flight:
+        while not resumed and (pending := senders.get(name)) is not None and pending.in_flight:
             await self._commits.next_commit()
         latest = table.session_of(name)
         if latest is None or latest.epoch != session.epoch:

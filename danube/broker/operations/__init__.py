@@ -7,16 +7,22 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from danube.broker.operations.backups import BackupOperations
+from danube.broker.operations.cluster import ClusterOperations
 from danube.broker.operations.logs import LogOperations
 from danube.broker.operations.policies import PolicyOperations
 from danube.broker.operations.storages import StorageOperations
 from danube.broker.operations.subscriptions import SubscriptionOperations
 from danube.broker.operations.topics import TopicOperations
+from danube.model.history_api import HistoryMethod
+from danube.model.policy_api import PolicyMethod
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.operations.security import SecurityOperations
     from danube.model import api
 
 __all__ = ["Operations"]
@@ -28,12 +34,32 @@ class Operations:
     Args:
         directory: of the topics.
         info: returns the status of the broker.
+        cluster: operations on the cluster.
+        backups: of the metadata.
+        security: makes the operations on access control, when they are first used.
     """
 
-    def __init__(self, directory: Directory, info: Callable[[], api.BrokerInfo]) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        info: Callable[[], api.BrokerInfo],
+        cluster: ClusterOperations,
+        backups: BackupOperations,
+        security: Callable[[], SecurityOperations],
+    ) -> None:
         self.info = info
+        self.cluster = cluster
+        self.backups = backups
+        self._make_security = security
         self.topics = TopicOperations(directory)
         self.policies = PolicyOperations(directory)
         self.subscriptions = SubscriptionOperations(directory, self.policies)
         self.storages = StorageOperations(directory)
+        self.topics.across.first[HistoryMethod.CHANGE_RETENTION] = self.storages.set_retention
+        self.topics.across.first[PolicyMethod.CHANGE_SUBSCRIPTION] = self.policies.judge_subscription
         self.logs = LogOperations(directory)
+
+    @cached_property
+    def security(self) -> SecurityOperations:
+        """Operations on access control."""
+        return self._make_security()

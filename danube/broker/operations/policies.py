@@ -13,8 +13,9 @@ import trio
 
 from danube.broker.delivery.explain import info_of
 from danube.broker.directory.policies import change_policies
+from danube.broker.security.caller import require_dead_letters
 from danube.model import SubscriptionPolicy, api, policy_api, validate_name, validate_topic
-from danube.model.dead_letters import first_policy
+from danube.model.dead_letters import dead_letter_topic, first_policy, sets_dead_letters
 from danube.model.errors import SubscriptionNotFoundError
 from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.names import split_partition
@@ -46,6 +47,7 @@ class PolicyOperations:
     async def change(self, request: policy_api.ChangePolicies) -> policy_api.PolicyReport:
         """Change policies of a target; return when they are stored and applied."""
         directory = self._directory
+        directory.membership.check_reach()
 
         async def change() -> None:
             async with self._changing:
@@ -62,8 +64,9 @@ class PolicyOperations:
             async with self._changing:
                 # All of them are checked before any is changed.
                 changed = [(*each, change_policy(each[1].policy, request.changes)) for each in found]
-                for _, subscription, policy in changed:
+                for topic, subscription, policy in changed:
                     subscription.check_policy(policy)
+                    _judge_dead_letters(topic.name, subscription.name, policy, request.changes)
                 for topic, subscription, policy in changed:
                     await self._change(topic, subscription, policy)
                 topics = [topic for topic, _ in found]
@@ -73,6 +76,23 @@ class PolicyOperations:
 
         await self._directory.runtime.finish(change)
         return api.SubscriptionList([info_of(each) for _, each in found])
+
+    async def judge_subscription(
+        self, request: policy_api.ChangeSubscriptionPolicy
+    ) -> policy_api.ChangeSubscriptionPolicy:
+        """Judge a change before any broker makes its part, as far as the request alone tells where dead letters go.
+
+        What depends on the policy that a subscription has is judged before its owner changes that one.
+
+        Raises:
+            InvalidArgumentError: the changes are invalid.
+            PermissionDeniedError: the caller may not produce to the topic of the dead letters.
+        """
+        await trio.lowlevel.checkpoint()
+        if {"poison", "dead_letter_topic"} <= request.changes.keys():
+            policy = change_policy(self._directory.runtime.config.subscription_policy, request.changes)
+            _judge_dead_letters(request.topic, request.subscription, policy, request.changes)
+        return request
 
     async def plan_subscription(self, request: policy_api.ChangeSubscriptionPolicy) -> None:
         """Change the policy of a subscription; where it does not exist yet, the change applies once it is created.
@@ -96,10 +116,12 @@ class PolicyOperations:
                 for topic in topics:
                     found = topic.subscriptions.get(name)
                     if found is not None:
-                        found.check_policy(change_policy(found.policy, changes))
+                        policy = change_policy(found.policy, changes)
+                        found.check_policy(policy)
                     else:
                         default = self._directory.runtime.config.subscription_policy
-                        first_policy(topic.name, name, default, {**topic.planned_for(name), **changes})
+                        policy = first_policy(topic.name, name, default, {**topic.planned_for(name), **changes})
+                    _judge_dead_letters(topic.name, name, policy, changes)
                 if any(name not in topic.subscriptions or topic.planned_for(name) for topic in topics):
                     await self._plan(request.topic, topics, name, changes)
                 for topic in topics:
@@ -114,7 +136,7 @@ class PolicyOperations:
         directory = self._directory
         base, topic_id = self._base_of(name, topics)
         existing = {each for topic in topics for each in topic.subscriptions} if base == topics[0].name else ()
-        record = await directory.catalogue.plan_subscription(base, topic_id, subscription, changes, existing)
+        record = await directory.catalogue.policy_changes.plan(base, topic_id, subscription, changes, existing)
         await directory.level(record).changed(base, record)
 
     async def forget_planned(self, name: str, subscription: str) -> bool:
@@ -134,7 +156,7 @@ class PolicyOperations:
         async def forget() -> None:
             nonlocal dropped
             async with self._changing:
-                record = await directory.catalogue.forget_planned(base, topic_id, subscription)
+                record = await directory.catalogue.policy_changes.forget_planned(base, topic_id, subscription)
                 dropped = record is not None
                 if record is not None:
                     await directory.level(record).changed(base, record)
@@ -152,3 +174,9 @@ class PolicyOperations:
         if not topic.serves(subscription.name, subscription):
             raise SubscriptionNotFoundError(f"subscription {subscription.name!r} of topic {topic.name!r} was deleted")
         await topic.level.change_subscription(topic, subscription, policy)
+
+
+def _judge_dead_letters(topic: str, subscription: str, policy: SubscriptionPolicy, changes: Mapping[str, Any]) -> None:
+    """Raise PermissionDeniedError if a change sends messages to a topic to which its caller may not produce."""
+    if sets_dead_letters(policy, changes):
+        require_dead_letters(dead_letter_topic(topic, subscription, policy))

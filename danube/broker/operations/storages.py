@@ -86,18 +86,13 @@ class StorageOperations:
 
     async def change_retention(self, request: history_api.ChangeRetention) -> history_api.RetentionPlans:
         """Change the rules of retention, apply them, or report their effect."""
+        if request.retention is None:
+            # Another broker may just have changed them; what it has answered applies here, too.
+            await self._directory.refresh(request.topic)
         topics = self._kept(request.topic)
         history = self._directory.history
-        if request.dry_run and request.now:
-            raise InvalidArgumentError("dry_run and now exclude each other: one changes nothing, the other does")
-        rules = request.retention
-        if rules is not None:
-            check_policy(TopicPolicies(retention=rules))
-            if not request.dry_run:
-                changes = {"retention": msgspec.to_builtins(rules)}
-                await self._directory.runtime.finish(lambda: change_policies(self._directory, request.topic, changes))
-        else:
-            rules = topics[0].retention
+        await self.set_retention(request)
+        rules = request.retention if request.retention is not None else topics[0].retention
         plans = []
         for topic in topics:
             plan = await history.expire(topic) if request.now else history.plan(topic, rules)
@@ -112,6 +107,25 @@ class StorageOperations:
                 )
             )
         return history_api.RetentionPlans(rules, request.now, plans)
+
+    async def set_retention(self, request: history_api.ChangeRetention) -> history_api.ChangeRetention:
+        """Change the rules of a topic, if the request says so; return the request that applies or reports them.
+
+        Raises:
+            InvalidArgumentError: the rules, or the request, are invalid.
+            DanubeError: as :func:`~danube.broker.directory.policies.change_policies`.
+        """
+        rules = request.retention
+        if request.dry_run and request.now:
+            raise InvalidArgumentError("dry_run and now exclude each other: one changes nothing, the other does")
+        if rules is None:
+            return request
+        check_policy(TopicPolicies(retention=rules))
+        if request.dry_run:
+            return request
+        changes = {"retention": msgspec.to_builtins(rules)}
+        await self._directory.runtime.finish(lambda: change_policies(self._directory, request.topic, changes))
+        return msgspec.structs.replace(request, retention=None)
 
     async def restore_topics(self, request: history_api.RestoreTopics) -> history_api.RestoreReport:
         """Restore topics from a bucket."""
@@ -247,12 +261,11 @@ def _tally(directory: Directory) -> dict[str, _Tally]:
     found: dict[str, _Tally] = {}
     for ref, record in directory.history.catalogue.objects.items():
         tally = found.setdefault(ref.storage, _Tally())
-        if record.references:
-            tally.objects += 1
-            tally.object_bytes += record.size_bytes
-            tally.parts += record.references
-        else:
-            tally.garbage += 1
+        tally.objects += 1
+        tally.object_bytes += record.size_bytes
+        tally.parts += record.references
+    for ref in directory.history.catalogue.garbage:
+        found.setdefault(ref.storage, _Tally()).garbage += 1
     return found
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from danube.broker.directory.directory import names_behind
+from danube.broker.operations.across import Across
+from danube.broker.operations.merging import known_of
 from danube.broker.operations.storages import sealed_part_of
+from danube.cluster.ownership import Elsewhere, Mine
+from danube.history.tenure import owner_epoch
 from danube.log import TopicLog
 from danube.model import TopicPolicies, api, validate_topic
-from danube.model.errors import DanubeError
-from danube.model.ids import NO_TOPIC, Offset
+from danube.model.errors import CallRefusedError, DanubeError, TopicNotFoundError
+from danube.model.ids import NO_TOPIC, Offset, TopicId
 from danube.model.policies import check_policy
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
-    from danube.model.records import TopicRecord
+    from danube.cluster.membership import Membership
 
 __all__ = ["TopicOperations"]
 
@@ -29,41 +35,63 @@ class TopicOperations:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
+        self.across = Across(directory, self._topic_info)
+        """Calls about topics that several brokers own."""
 
     # --- Topics ---
 
     async def lookup_topic(self, request: api.LookupTopic) -> api.TopicPartitions:
         """Return the topic of a name, or its partitions."""
         validate_topic(request.topic)
-        catalogue = self._directory.catalogue
+        directory, membership = self._directory, self._directory.membership
+        catalogue = directory.catalogue
         record = catalogue.find(request.topic)
         if record is None:
-            record, _ = catalogue.locate(request.topic)
-            return api.TopicPartitions(request.topic, 0, [request.topic], record.durability)
-        return api.TopicPartitions(
-            request.topic, record.partitions, names_behind(request.topic, record), record.durability
-        )
+            try:
+                catalogue.locate(request.topic)
+            except TopicNotFoundError:
+                await directory.refresh(request.topic)
+            record = catalogue.find(request.topic)
+        if record is None:
+            record, topic_id = catalogue.locate(request.topic)
+            found = api.TopicPartitions(request.topic, 0, [request.topic], record.durability)
+            ids = [topic_id]
+        else:
+            names, ids = names_behind(request.topic, record), record.topic_ids
+            found = api.TopicPartitions(request.topic, record.partitions, names, record.durability)
+        if membership.is_alone:
+            return found
+        owners = [] if all(map(membership.owns, ids)) else [_owner(membership, topic_id) for topic_id in ids]
+        brokers = [address for _, address in membership.owners.addresses()]
+        return msgspec.structs.replace(found, owners=owners, brokers=brokers, topic_ids=ids)
 
     async def create_topic(self, request: api.CreateTopic) -> api.TopicInfo:
         """Create a topic."""
+        self._directory.membership.check_reach()
         policies = TopicPolicies(retention=request.retention or None)  # an empty rule sets no policy
         check_policy(policies)
-        await self._directory.create(
+        record = await self._directory.create(
             request.topic,
             request.durability,
             request.partitions,
             request.storage,
             policies,
         )
-        return self._topic_info(request.topic)
+        try:
+            return self._topic_info(request.topic)
+        except CallRefusedError:
+            return known_of(request.topic, record)  # other brokers own it, or a part of it
 
     async def delete_topic(self, request: api.DeleteTopic) -> api.Done:
         """Delete a topic with all its messages and subscriptions."""
+        self._directory.membership.check_reach()
         await self._directory.delete(request.topic)
         return api.Done()
 
     async def list_topics(self, request: api.ListTopics) -> api.TopicList:
         """List topics, partitioned ones once. Of unavailable topics only the data in the catalogue is shown."""
+        if not self._directory.membership.is_alone:
+            return await self.across.list_topics(request)
         found = []
         for name, record in self._directory.catalogue.topics(request.namespace):
             try:
@@ -71,12 +99,19 @@ class TopicOperations:
             except DanubeError:
                 # Its storage is unavailable, or it is being created or deleted: `describe` states which. Others can be
                 # listed.
-                found.append(_known_of(name, record))
+                found.append(known_of(name, record))
         return api.TopicList(found)
 
     async def describe_topic(self, request: api.DescribeTopic) -> api.TopicInfo:
         """Describe one topic, one partition, or the sum of a partitioned topic."""
         validate_topic(request.topic)
+        directory = self._directory
+        record = directory.catalogue.find(request.topic)
+        if record is None and not directory.membership.is_alone:
+            await directory.refresh(request.topic)
+            record = directory.catalogue.find(request.topic)
+        if record is not None and record.partitions and not all(map(directory.membership.owns, record.topic_ids)):
+            return await self.across.describe(request.topic, record)
         return self._topic_info(request.topic)
 
     def _topic_info(self, name: str) -> api.TopicInfo:
@@ -111,11 +146,13 @@ class TopicOperations:
 
     async def create_namespace(self, request: api.CreateNamespace) -> api.Done:
         """Create a namespace."""
+        self._directory.membership.check_reach()
         await self._directory.catalogue.create_namespace(request.namespace)
         return api.Done()
 
     async def delete_namespace(self, request: api.DeleteNamespace) -> api.Done:
         """Delete an empty namespace."""
+        self._directory.membership.check_reach()
         await self._directory.catalogue.delete_namespace(request.namespace)
         return api.Done()
 
@@ -124,23 +161,16 @@ class TopicOperations:
         return api.NamespaceList(self._directory.catalogue.namespaces)
 
 
+def _owner(membership: Membership, topic_id: TopicId) -> api.TopicOwner:
+    """Return where clients find a topic or partition."""
+    owner = membership.owners.owner_of(topic_id)
+    if isinstance(owner, Mine):
+        session = membership.sessions.values.get(membership.broker)
+        return api.TopicOwner(session.address if session is not None else "", membership.epoch(topic_id))
+    if isinstance(owner, Elsewhere):
+        return api.TopicOwner(owner.address, owner_epoch(owner.epoch, owner.life))
+    return api.TopicOwner()
+
+
 def _sealed_offset(topic: Topic) -> Offset:
     return topic.kept.journal_start if isinstance(topic.kept, TopicLog) else topic.end_offset
-
-
-def _known_of(name: str, record: TopicRecord) -> api.TopicInfo:
-    """Return the data of a topic in the catalogue."""
-    topic_id = record.topic_ids[0] if not record.partitions else NO_TOPIC
-    return api.TopicInfo(
-        topic=name,
-        topic_id=topic_id,
-        partitions=record.partitions,
-        durability=record.durability,
-        start_offset=0,
-        end_offset=0,
-        stored_bytes=0,
-        producers=[],
-        subscriptions=[],
-        created_us=record.created_us,
-        storage=record.storage,
-    )

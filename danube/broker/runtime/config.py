@@ -12,6 +12,12 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     storage = "disk"                    # where sealed history goes: a backend's name or URL
     cluster = "danube"
 
+    peers = "a,b,c"                     # the brokers that form a cluster; or join = "a", one of a cluster that exists
+    advertise = "b:6650"                # where other brokers reach this one
+    cluster_secret = "/etc/danube/secret"
+
+    insecure = false                    # true: listen where other machines can connect, without access control
+
     [metadata]                          # instead of metadata = ..., for an engine with options
     url = "etcd://10.0.0.1:2379,10.0.0.2:2379/danube"
     options = { username = "danube", password = "..." }
@@ -19,6 +25,17 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     [storages.cold]                     # further storages, which topics may name
     url = "s3://bucket/prefix"
     options = { region = "eu-west-1" }
+
+    [security]                          # callers must prove who they are, and may do what roles and bindings grant
+    enabled = true
+    limits = { security_stale_s = 30 }  # danube/security/limits.py
+
+    [tls]                               # of both ports; the files are read again when they change
+    cert = "/etc/danube/broker.pem"
+    key = "/etc/danube/broker.key"
+    client_ca = "/etc/danube/clients.pem"
+    client_auth = "optional"            # or required, or none
+    broker_ca = "/etc/danube/brokers.pem"  # of a cluster: signs the certificates of its brokers
 
     [limits]
     journal_max_bytes = 4294967296
@@ -34,23 +51,35 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from danube.cluster.peer_list import parse_peers
 from danube.model import Durability, Limits, SubscriptionPolicy, TopicPolicies
-from danube.model.addresses import DEFAULT_PORT, parse_address
-from danube.model.errors import ConfigurationError, InvalidArgumentError, InvalidNameError
+from danube.model.addresses import DEFAULT_PORT, is_loopback, parse_address, with_port
+from danube.model.errors import (
+    ClusterConfigurationError,
+    ConfigurationError,
+    InvalidArgumentError,
+    InvalidNameError,
+)
 from danube.model.limits import MIB, check_limits
 from danube.model.names import validate_identifier
 from danube.model.policies import check_policy
+from danube.model.tls import TlsConfig, check_tls
+
+if TYPE_CHECKING:
+    from danube.security.limits import SecurityLimits
 
 __all__ = [
     "DEFAULT_ADMIN_PORT",
     "DEFAULT_STORAGE",
     "BrokerConfig",
     "MetadataConfig",
+    "SecurityConfig",
     "StorageConfig",
+    "UpstreamTokens",
     "make_config",
     "parse_size",
 ]
@@ -82,6 +111,50 @@ class MetadataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Options of the engine. Options in the query of the URL take precedence; secret ones must be here."""
 
 
+class UpstreamTokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tokens that upstream's tools make: HS256, with a secret that all of them share. Off by default."""
+
+    secret: str
+    """At least 32 bytes; ``env:NAME`` or ``file:/path`` in a configuration file."""
+    issuer: str = "danube-auth"
+    """The ``iss`` of these tokens; others are refused."""
+
+
+class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Access control."""
+
+    enabled: bool = False
+    """Whether callers must prove who they are, and may do only what roles and bindings grant. The records are in the
+    metadata: all brokers of a cluster have the same setting."""
+    administrator: str = ""
+    """Subject of the first administrator, ``user:NAME`` or ``service:NAME``: it is bound to the role admin when the
+    broker finds a cluster without administrators. Later it has no effect."""
+    spiffe_domain: str = ""
+    """Trust domain whose SPIFFE ids in client certificates are principals, ``service:spiffe://DOMAIN/PATH``; empty:
+    none are."""
+    dns_names: bool = False
+    """Whether the DNS name in a client certificate without another name is a principal, ``service:dns/NAME``."""
+    upstream: UpstreamTokens | None = None
+    """Accepts tokens of upstream's tools, ``[security.upstream]``; None: they are refused."""
+    limits: dict[str, int | float] = {}
+    """Limits that differ from the defaults of :class:`danube.security.limits.SecurityLimits`, by name."""
+
+    @property
+    def all_limits(self) -> SecurityLimits:
+        """The limits.
+
+        Raises:
+            ConfigurationError: one is unknown, or has a value of the wrong kind.
+        """
+        from danube.security.limits import SecurityLimits  # not imported with security off
+
+        _refuse_unknown(self.limits, SecurityLimits, "[security.limits]")
+        try:
+            return msgspec.convert(self.limits, SecurityLimits)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"[security.limits] {error}") from error
+
+
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a broker."""
 
@@ -89,8 +162,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Addresses, ``host:port``. Port 0 takes a free one (the ready line shows it)."""
     admin_listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_ADMIN_PORT}",)
     """Addresses of the admin port, in the form of :attr:`listen`. An empty list disables the admin port; a broker whose
-    faces have no admin services has none either. Every client that can reach this port may do everything there: there
-    is no authentication yet."""
+    faces have no admin services has none either."""
     advertised_address: str = ""
     """Where official Danube clients are told to connect: ``host:port``, or a URL with ``http://`` or ``https://``. By
     default they are told to keep the address that they connected to."""
@@ -110,6 +182,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Additional storages by name."""
     cluster: str = "danube"
     """Name of the cluster: its folder in each storage. Brokers of different clusters may share a bucket."""
+    peers: str = ""
+    """The brokers that form the cluster, the same list on all of them: ``a,b:6651`` or ``127.0.0.1:6650-6652``. At
+    their first start they wait for each other. Empty: the broker is alone, or joins."""
+    join: str = ""
+    """A broker of an existing cluster, ``host:port``, which this one is to join at its first start."""
+    advertise: str = ""
+    """``host:port`` at which other brokers, and their clients, reach this broker. By default the address in ``peers``
+    that it listens on, or its first listen address."""
+    cluster_secret: str = ""
+    """File with the secret of the cluster, the same on all brokers. Without one, brokers link on one machine only."""
+    insecure: bool = False
+    """Whether the broker may listen on addresses that other machines can reach, although security is off: every client
+    that reaches it may do everything. By default it listens on loopback addresses only then."""
+    security: SecurityConfig = SecurityConfig()
+    tls: TlsConfig | None = None
+    """TLS of the client port and the admin port; None: they are plain ones."""
     log_level: str = "info"
     """debug, info, warning or error."""
     drain_timeout_s: float = 10.0
@@ -135,6 +223,26 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if isinstance(default, str):
             default = StorageConfig(url=default if "://" in default else f"{default}://")
         return {DEFAULT_STORAGE: default} | self.storages
+
+    @property
+    def peer_addresses(self) -> tuple[str, ...]:
+        """The brokers that form the cluster, each with its port; empty if the broker is alone, or joins."""
+        return parse_peers(self.peers) if self.peers else ()
+
+    @property
+    def join_address(self) -> str:
+        """The broker to join, with its port; empty if there is none."""
+        return with_port(self.join, DEFAULT_PORT) if self.join else ""
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether it is started as one of several brokers."""
+        return bool(self.peers or self.join)
+
+    @property
+    def metadata_scheme(self) -> str:
+        """The name of the metadata engine."""
+        return self.metadata_engine.url.partition(":")[0].lower()
 
     @property
     def journal_file_bytes(self) -> int:
@@ -174,11 +282,12 @@ def make_config(
 
     Args:
         settings: as in a TOML file.
-        overrides: settings that win over them; None values are left out, ``limits`` is merged key by key.
+        overrides: settings that win over them; None values are left out, ``limits`` and ``tls`` are merged key by key.
         where: where the settings are from, for errors.
 
     Raises:
         ConfigurationError: unknown key (with the nearest known one), or a value of the wrong kind.
+        ClusterConfigurationError: the settings about other brokers are wrong.
     """
     settings = dict(settings)
     limits = settings.get("limits", {})
@@ -187,6 +296,8 @@ def make_config(
     for key, value in (overrides or {}).items():
         if key == "limits":
             limits = {**limits, **value}
+        elif key == "tls" and value is not None:
+            settings[key] = {**settings.get(key, {}), **value}
         elif value is not None:
             settings[key] = value
     if limits:
@@ -195,6 +306,8 @@ def make_config(
     _refuse_unknown(limits, Limits, f"{where}: [limits]")
     for table, kind in (
         ("metadata", MetadataConfig),
+        ("security", SecurityConfig),
+        ("tls", TlsConfig),
         ("policies", TopicPolicies),
         ("subscription_policy", SubscriptionPolicy),
     ):
@@ -207,9 +320,60 @@ def make_config(
         raise ConfigurationError(f"{where}: {error}") from error
     try:
         _check(config)
+    except ClusterConfigurationError as error:
+        raise ClusterConfigurationError(f"{where}: {error}") from error.__cause__
     except (ConfigurationError, InvalidNameError) as error:
         raise ConfigurationError(f"{where}: {error}") from error.__cause__
     return config
+
+
+def _check_cluster(config: BrokerConfig) -> None:
+    """Check what the broker knows of others before it starts."""
+    if config.peers and config.join:
+        raise ClusterConfigurationError(
+            "--peers lists the brokers that form a cluster, and --join names one of a cluster that exists; give one of"
+            " them"
+        )
+    for option, address in (("--join", config.join), ("--advertise", config.advertise)):
+        if not address:
+            continue
+        try:
+            host, port = parse_address(address)
+        except ConfigurationError as error:
+            raise ClusterConfigurationError(f"{option} {address!r} is not host:port") from error
+        if not port or _is_wildcard(host):
+            raise ClusterConfigurationError(
+                f"{option} {address} is no address that other brokers can connect to; write the host's name or address,"
+                " and the port"
+            )
+    others = (*config.peer_addresses, *filter(None, [config.join_address]))
+    exposed = [each for each in (*config.listen, *others) if not is_loopback(parse_address(each)[0])]
+    if others and exposed and not config.cluster_secret:
+        raise ClusterConfigurationError(
+            f"a cluster on several machines needs --cluster-secret FILE, the same on all brokers: {exposed[0]} is not"
+            " this machine alone; make one with: umask 077; openssl rand -hex 32 > FILE"
+        )
+    if config.security.enabled and others and not config.cluster_secret:
+        raise ClusterConfigurationError(
+            "with [security] enabled, the brokers of a cluster need --cluster-secret FILE, the same on all brokers: it"
+            " proves who they are to each other; make one with: umask 077; openssl rand -hex 32 > FILE"
+        )
+    if others and config.tls is not None and not (config.tls.plaintext or config.tls.broker_ca):
+        raise ClusterConfigurationError(
+            "a cluster with TLS needs [tls] broker_ca (--tls-broker-ca FILE), the authority of its brokers'"
+            " certificates: with it they verify each other"
+        )
+    everywhere = [each for each in config.listen if _is_wildcard(parse_address(each)[0])]
+    if (others or config.cluster_secret) and everywhere and not config.advertise:
+        raise ClusterConfigurationError(
+            f"the broker listens on {everywhere[0]}, so it does not know where other brokers reach it; add --advertise"
+            " HOST:PORT"
+        )
+
+
+def _is_wildcard(host: str) -> bool:
+    """Whether a host stands for all addresses of the machine."""
+    return host in ("0.0.0.0", "::")
 
 
 def _check(config: BrokerConfig) -> None:
@@ -221,6 +385,11 @@ def _check(config: BrokerConfig) -> None:
         parse_address(address, DEFAULT_ADMIN_PORT)
     if config.advertised_address:
         parse_address(config.advertised_address.removeprefix("http://").removeprefix("https://").rstrip("/"))
+    if config.tls is not None:
+        check_tls(config.tls)
+    _check_cluster(config)
+    if config.security.enabled or config.security.limits:
+        _ = config.security.all_limits
     limits = config.limits
     check_limits(limits)
     if limits.max_message_bytes >= limits.max_batch_bytes:

@@ -16,7 +16,6 @@ from danube.model import Limits
 from danube.model.batch import BatchFlags, open_raw
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError
-from danube.model.ids import TopicId
 
 __all__ = ["OpenedBatch", "OpenedBatches"]
 
@@ -79,21 +78,25 @@ class OpenedBatch:
 
 
 class OpenedBatches:
-    """A byte-bounded LRU of opened batches, shared by all subscriptions of a broker."""
+    """A byte-bounded LRU of opened batches, shared by all subscriptions of a broker.
+
+    Batches are told apart by their stamps: a topic that was another broker's for a while may have another batch at the
+    same offset when it comes back.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limit_bytes = limits.opened_batches_bytes
         self._max_unpacked = limits.max_batch_bytes
         self._used_bytes = 0
-        self._kept: OrderedDict[tuple[TopicId, int], OpenedBatch] = OrderedDict()
+        self._kept: OrderedDict[bytes, OpenedBatch] = OrderedDict()
 
-    def open(self, topic_id: TopicId, batch: StoredBatch) -> OpenedBatch:
+    def open(self, batch: StoredBatch) -> OpenedBatch:
         """Return the opened batch.
 
         Raises:
             CorruptBatchError: the records do not decode, although the checksum is right: the producer made a bad batch.
         """
-        key = (topic_id, batch.base_offset)
+        key = batch.stamp
         opened = self._kept.get(key)
         if opened is not None:
             self._kept.move_to_end(key)

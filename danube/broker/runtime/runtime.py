@@ -14,7 +14,7 @@ from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.broker.runtime.seams import Seams
 from danube.log import BatchCache, Journal
 from danube.model import Limits
-from danube.model.errors import DanubeError
+from danube.model.errors import DanubeError, UnavailableError
 from danube.model.ids import ProducerId
 
 __all__ = ["Runtime"]
@@ -36,6 +36,7 @@ class Runtime:
         opened: batches of all topics that were opened for their records.
         journal: of all topics except those of durability ``remote``.
         addresses: the addresses on which the broker listens.
+        life: the number of this start of the broker; each start has a higher one.
     """
 
     journal: Journal
@@ -50,6 +51,7 @@ class Runtime:
         self.cache = BatchCache(config.limits.cache_bytes)
         self.opened = OpenedBatches(config.limits)
         self.addresses: list[str] = []
+        self.life = 0
         self._held_producers: Callable[[], Container[ProducerId]] = frozenset
         self._nursery: trio.Nursery | None = None
         self._consumer_id = 0
@@ -86,16 +88,20 @@ class Runtime:
         """Run ``work`` in a task of the broker, so that it completes even if the caller is cancelled.
 
         Raises:
+            UnavailableError: the broker ends, and has cancelled ``work``.
             DanubeError, OSError: from ``work``. Any other exception ends the broker.
         """
         done = trio.Event()
-        failure: list[DanubeError | OSError] = []
+        failure: list[DanubeError | OSError] = [
+            UnavailableError("the broker ends, so whether it was carried out is unknown; look, and try again")
+        ]
 
         async def run() -> None:
             try:
                 await work()
+                failure.clear()
             except (DanubeError, OSError) as error:
-                failure.append(error)
+                failure[:] = [error]
             finally:
                 done.set()
 

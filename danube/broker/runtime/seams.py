@@ -1,12 +1,15 @@
-"""Injectable dependencies of a broker: disk, network, metadata, storage, clock, random numbers.
+"""Injectable dependencies of a broker: disk, network, other brokers, metadata, storage, clock, random numbers.
 
 Each field is a function; the defaults are the real implementations. A simulation replaces all of them, a test some.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -16,17 +19,22 @@ import trio
 from danube.broker.runtime.config import BrokerConfig, StorageConfig
 from danube.broker.runtime.stage_disk import RealStageDisk, StageDisk
 from danube.log import Disk, RealDisk, with_descriptors
-from danube.metadata import MetadataStore, Role, open_store, require_role
+from danube.metadata import Group, MetadataStore, Role, open_store, require_role
+from danube.metadata.embedded import DIRECTORY
 from danube.model.addresses import parse_address
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError
+from danube.peers.secret import read_secret
 from danube.storage import StorageBackend, open_backend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from danube.peers.links import Connect
+
 __all__ = ["Seams", "shown_address"]
 
+_log = logging.getLogger("danube.broker")
 
 _T = TypeVar("_T")
 
@@ -42,6 +50,15 @@ async def _entered(
         )
 
 
+def _revealed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a plugin, with secrets as plain texts."""
+    if not options:
+        return {}
+    from danube.model.secret import revealed  # most brokers have no options
+
+    return revealed(options)
+
+
 def _open_disk(config: BrokerConfig) -> AbstractAsyncContextManager[Disk]:
     delay_s = config.sync_delay_ms / 1000
     return _entered("the journal", config, lambda: RealDisk(config.data_directory, sync_delay_s=delay_s))
@@ -53,17 +70,26 @@ async def _open_stage_disk(config: BrokerConfig) -> AsyncIterator[StageDisk]:
 
 
 @asynccontextmanager
-async def _open_metadata(config: BrokerConfig) -> AsyncIterator[MetadataStore]:
+async def _open_metadata(config: BrokerConfig, group: Group | None) -> AsyncIterator[MetadataStore]:
     engine = config.metadata_engine
     async with _entered(
         "the metadata",
         config,
         lambda: open_store(
-            engine.url, data_directory=Path(config.data_directory), options=engine.options, limits=config.limits
+            engine.url,
+            data_directory=Path(config.data_directory),
+            options=_revealed(engine.options),
+            group=group,
+            limits=config.limits,
         ),
     ) as store:
-        require_role(Role.ALONE, engine.url.partition(":")[0].lower(), store.capabilities)
+        role = Role.CLUSTER if config.has_neighbours else Role.ALONE
+        require_role(role, config.metadata_scheme, store.capabilities)
         yield store
+
+
+async def _holds_metadata(config: BrokerConfig) -> bool:
+    return await trio.Path(config.data_directory, DIRECTORY).exists()
 
 
 def _open_backend(
@@ -75,7 +101,7 @@ def _open_backend(
         lambda: open_backend(
             storage.url,
             data_directory=Path(config.data_directory),
-            options=storage.options,
+            options=_revealed(storage.options),
             limits=config.limits,
             wall_clock_us=wall_clock_us,
         ),
@@ -100,6 +126,27 @@ async def _listen(addresses: Sequence[str]) -> list[trio.abc.Listener[Any]]:
     return listeners
 
 
+async def _own_addresses(host: str) -> Collection[str]:
+    try:
+        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        _log.warning("the host %r of --peers does not resolve: %s", host, error)
+        return ()
+    return {str(address[0]) for family, *_, address in found if _is_own(family, address)}
+
+
+def _is_own(family: int, address: tuple[Any, ...]) -> bool:
+    """Whether an address is one of this machine: only then it can be bound."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address[0], 0, *address[2:]))
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise
+            return False
+        return True
+
+
 class Seams(NamedTuple):
     """Injectable dependencies of a broker; see the module."""
 
@@ -109,7 +156,12 @@ class Seams(NamedTuple):
     """The only source of randomness."""
     open_disk: Callable[[BrokerConfig], AbstractAsyncContextManager[Disk]] = _open_disk
     """The disk of the journal."""
-    open_metadata: Callable[[BrokerConfig], AbstractAsyncContextManager[MetadataStore]] = _open_metadata
+    open_metadata: Callable[[BrokerConfig, Group | None], AbstractAsyncContextManager[MetadataStore]] = _open_metadata
+    """Opens the metadata; the group is this broker's place among those that keep them, None if no broker does."""
+    holds_metadata: Callable[[BrokerConfig], Awaitable[bool]] = _holds_metadata
+    """Whether the data directory holds metadata of the embedded engine."""
+    has_groups: bool = True
+    """Whether brokers keep the metadata together, if their engine is one for that."""
     open_backend: Callable[
         [BrokerConfig, StorageConfig, Callable[[], int]], AbstractAsyncContextManager[StorageBackend]
     ] = _open_backend
@@ -119,6 +171,14 @@ class Seams(NamedTuple):
     OutOfDescriptorsError if no file descriptor is left."""
     open_stage_disk: Callable[[BrokerConfig], AbstractAsyncContextManager[StageDisk]] = _open_stage_disk
     """The disk of staged files; opened after the journal's disk, which locks the data directory."""
+    connect: Connect | None = None
+    """Connects to the host and port of another broker; None: by TCP."""
+    own_addresses: Callable[[str], Awaitable[Collection[str]]] = _own_addresses
+    """Returns the addresses of this machine among those to which a host resolves; none if it does not resolve."""
+    read_secret: Callable[[Path], bytes] = read_secret
+    """Reads the file of the cluster's secret; raises ClusterConfigurationError."""
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    """Returns so many unpredictable bytes, for the proofs between brokers."""
 
 
 def shown_address(listener: trio.abc.Listener[Any]) -> str:

@@ -2,8 +2,10 @@
 
 ::
 
-    /stages/producers/{quoted name}     ProducerRecord
-    /writers/stages                     guard of the writer
+    /stages/{broker}/{quoted name}      ProducerRecord
+    /writers/{broker}/stages            guard of the writer
+
+Stages are files of one broker, so that broker decides about them, and each has a ledger of its own.
 
 A record is written when a batch is decided (``shares`` assign its stages to topics) and again when it is complete
 (``shares`` are empty, ``offsets`` known). Each write is conditional on the revision before it, so two deciders cannot
@@ -14,7 +16,6 @@ that producer: a decision that is taken for not made never arrives later.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
 from urllib.parse import quote, unquote
 
 import trio
@@ -25,9 +26,6 @@ from danube.model.errors import DanubeError, LimitExceededError
 from danube.model.limits import Limits
 
 __all__ = ["Known", "Ledger"]
-
-_PREFIX: Final = "/stages/producers/"
-_WRITER: Final = "/writers/stages"
 
 
 class Known:
@@ -60,16 +58,18 @@ class Ledger:
 
     Args:
         store: the metadata store.
+        broker: name of the broker whose stages it is about.
         limits: ``max_stage_producers`` and ``stage_producer_expiry_s``.
         clock_us: microseconds since the epoch.
     """
 
-    def __init__(self, store: MetadataStore, limits: Limits, clock_us: Callable[[], int]) -> None:
+    def __init__(self, store: MetadataStore, broker: str, limits: Limits, clock_us: Callable[[], int]) -> None:
         self._store = store
+        self._guard = f"/writers/{broker}/stages"
         self._limits = limits
         self._clock_us = clock_us
         self._known: dict[str, Known] = {}
-        self._table = Table(store, _PREFIX, ProducerRecord)
+        self._table = Table(store, f"/stages/{broker}/", ProducerRecord)
         self._writer: TableWriter
 
     def __iter__(self) -> Iterator[Known]:
@@ -77,7 +77,7 @@ class Ledger:
 
     async def load(self) -> None:
         """Read all records."""
-        self._writer = await TableWriter.open(self._store, _WRITER)
+        self._writer = await TableWriter.open(self._store, self._guard)
         await self._table.load()
         for key, record in self._table.values.items():
             known = Known(unquote(key))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -74,7 +75,7 @@ class Stages:
         self._limits = directory.runtime.limits
         self._clock_us = directory.runtime.clock_us
         self._store = StageStore(disk, self._limits)
-        self._ledger = Ledger(directory.catalogue.store, self._limits, self._clock_us)
+        self._ledger = Ledger(directory.catalogue.store, directory.membership.broker, self._limits, self._clock_us)
         self._aborted = AbortedWrites(directory.catalogue.store, self._limits, self._clock_us)
         self._committer = Committer(directory, self._store, self._ledger)
         self._wake = trio.Event()
@@ -83,6 +84,23 @@ class Stages:
     def held_producers(self) -> frozenset[ProducerId]:
         """Ids of producers that their topics must not forget."""
         return self._committer.held
+
+    def topics_of(self, producer: str, stage_ids: Iterable[int], write_id: str) -> set[str]:
+        """Return the topics of some stages, of all others of their producer or write, and of its last commit."""
+        numbers = frozenset(stage_ids)
+        found = {
+            stage.head.topic
+            for stage in self._store
+            if stage.head.stage_id in numbers
+            or stage.head.producer == producer
+            or (write_id and stage.head.write_id == write_id)
+        }
+        known = self._ledger.find(producer)
+        record = known.record if known is not None else None
+        if record is not None:
+            found.update(record.offsets)
+            found.update(share.topic for share in record.shares)
+        return found
 
     async def load(self) -> None:
         """Load the stages that exist on the disk.
@@ -112,6 +130,7 @@ class Stages:
                 path=StageMethod.STAGE,
                 kind="bidi",
                 handler=self.stage,
+                opening=StageOpen,
                 max_request_bytes=self._limits.max_batch_bytes + 64,
             ),
             Method(path=StageMethod.COMMIT, kind="unary", handler=self.commit, request_type=CommitStages),

@@ -21,6 +21,7 @@ from danube.broker.intake.composer import Composer
 from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.intake import Intake
 from danube.broker.runtime.opened_batches import OpenedBatches
+from danube.broker.security.caller import require_dead_letters
 from danube.broker.topic.recovered import TopicSnapshot, new_cursor
 from danube.dispatch import Cursor, ReaderMachine, make_subscription
 from danube.log import (
@@ -40,7 +41,7 @@ from danube.model import (
     SubscriptionType,
     api,
 )
-from danube.model.dead_letters import first_policy
+from danube.model.dead_letters import dead_letter_topic, first_policy, sets_dead_letters
 from danube.model.errors import (
     DanubeError,
     InvalidArgumentError,
@@ -48,10 +49,11 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
     SubscriptionTypeMismatchError,
 )
-from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, ProducerId, TopicId
+from danube.model.ids import Offset, OwnerEpoch, ProducerId, TopicId
 from danube.model.records import SubscriptionRecord, TopicRecord
 
 if TYPE_CHECKING:
+    from danube.broker.delivery.forwarding import ForwardedTopic
     from danube.broker.runtime.runtime import Runtime
     from danube.history import RemoteJournal
     from danube.model.records import SubscriptionRecord, TopicRecord
@@ -66,7 +68,7 @@ class Home(Protocol):
         """Return the policy changes that were planned for a subscription that does not exist yet."""
         ...
 
-    async def dead_letter_topics(self, source: Topic, name: str) -> Sequence[Topic]:
+    async def dead_letter_topics(self, source: Topic, name: str) -> Sequence[Topic | ForwardedTopic]:
         """Return the topic of a name, or its partitions, for dead letters; create it, like ``source``, if it is absent.
 
         Raises:
@@ -205,13 +207,13 @@ class Topic:
 
     @property
     def owner_epoch(self) -> OwnerEpoch:
-        """The epoch under which this broker owns it; 0 if it stores no messages."""
-        return self.kept.owner_epoch if isinstance(self.kept, TopicLog) else NO_OWNER_EPOCH
+        """The epoch under which this broker owns it."""
+        return self.kept.owner_epoch
 
     @property
     def life(self) -> int:
         """Distinguishes offsets before a power loss from those after it, if one may stand for two messages; else 0."""
-        return self.owner_epoch if self.level.forgets_unsynced else 0
+        return self._runtime.life if self.level.forgets_unsynced else 0
 
     def check_states(self, what: str) -> None:
         """Raise LimitExceededError if the states of topics take so much space that nothing may be added."""
@@ -268,7 +270,7 @@ class Topic:
         """Whether this is still the subscription of that name."""
         return self.subscriptions.get(name) is subscription
 
-    async def dead_letter_topics(self, name: str) -> Sequence[Topic]:
+    async def dead_letter_topics(self, name: str) -> Sequence[Topic | ForwardedTopic]:
         """Return the topic of a name, or its partitions, for dead letters of this one; see :class:`Home`."""
         return await self._home.dead_letter_topics(self, name)
 
@@ -412,16 +414,23 @@ class Topic:
     async def subscribe(self, request: api.ConsumeOpen) -> Subscription:
         """Return the subscription that a consumer requests; create it if it does not exist.
 
+        A creation that has begun completes, also if this is cancelled: its record and the topic agree.
+
         Raises:
             SubscriptionTypeMismatchError: it exists with another type.
             LimitExceededError: too many subscriptions.
         """
         found = self.subscriptions.get(request.subscription)
         if found is None:
-            async with self._creating:
-                found = self.subscriptions.get(request.subscription)
-                if found is None:
-                    found = await self._create_subscription(request)
+            created: list[Subscription] = []
+
+            async def create() -> None:
+                async with self._creating:
+                    found = self.subscriptions.get(request.subscription)
+                    created.append(found if found is not None else await self._create_subscription(request))
+
+            await self._runtime.finish(create)
+            found = created[0]
         if found.creation is not None:
             await found.creation.wait()
         if found.kind is not request.type:
@@ -437,6 +446,8 @@ class Topic:
         wanted = {**request.policy, **self.planned_for(request.subscription)}
         default = self._runtime.config.subscription_policy
         policy = first_policy(self.name, request.subscription, default, wanted)
+        if sets_dead_letters(policy, request.policy):
+            require_dead_letters(dead_letter_topic(self.name, request.subscription, policy))
         start = await self.resolve_position(request.start, request.start_time_us)
         return await self.level.create_subscription(self, request.subscription, request.type, start, policy)
 

@@ -33,6 +33,7 @@ from danube.client.sync._facade import (
     Reader,
     Requester,
     Responder,
+    Security,
     Stage,
     Stages,
     Storages,
@@ -57,6 +58,7 @@ __all__ = [
     "Responder",
     "Stage",
     "Stages",
+    "Security",
     "Storages",
     "connect",
 ]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from danube.history.remote.claim import highest_epoch
+from danube.history.remote.claim import brokers_with_commits, highest_epoch
 from danube.history.remote.format import (
     Change,
     RemoteState,
@@ -15,6 +15,7 @@ from danube.history.remote.format import (
     TopicStored,
     decode_change,
     encode_change,
+    wal_place,
 )
 from danube.history.remote.journal import RemoteBroker, RemoteJournal
 from danube.history.remote.replay import RemoteRecovered, RemoteTopicState
@@ -32,5 +33,7 @@ __all__ = [
     "TopicStored",
     "decode_change",
     "encode_change",
+    "brokers_with_commits",
     "highest_epoch",
+    "wal_place",
 ]

@@ -55,7 +55,7 @@ from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, St
 from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch
 from danube.storage import Storage
 
-__all__ = ["Claim", "Listing", "highest_epoch", "put_once"]
+__all__ = ["Claim", "Listing", "brokers_with_commits", "highest_epoch", "put_once"]
 
 _AT_ONCE: Final = 4
 """Number of commits read concurrently."""
@@ -64,20 +64,34 @@ Listing = dict[OwnerEpoch, list[int]]
 """Epoch to its sequences, in order."""
 
 
-async def highest_epoch(storage: Storage, cluster: str) -> OwnerEpoch:
+async def highest_epoch(storage: Storage, place: str) -> OwnerEpoch:
     """Return the highest epoch with commits in a bucket, 0 if there are none. A new owner takes a higher one.
 
     Raises:
         StorageError: the backend cannot be read.
     """
-    return max(await _list(storage, cluster), default=NO_OWNER_EPOCH)
+    return max(await _list(storage, place), default=NO_OWNER_EPOCH)
 
 
-async def _list(storage: Storage, cluster: str) -> Listing:
+async def brokers_with_commits(storage: Storage, cluster: str) -> set[str]:
+    """Return the names of the brokers that have commits in a bucket.
+
+    Raises:
+        StorageError: the backend cannot be read.
+    """
+    prefix = wal_prefix(cluster)
+    return {
+        item.key.removeprefix(prefix).partition("/")[0]
+        async for page in storage.list_all(prefix)
+        for item in page.objects
+    }
+
+
+async def _list(storage: Storage, place: str) -> Listing:
     found: Listing = {}
-    async for page in storage.list_all(wal_prefix(cluster)):
+    async for page in storage.list_all(wal_prefix(place)):
         for item in page.objects:
-            position = parse_key(cluster, item.key)
+            position = parse_key(place, item.key)
             found.setdefault(position.epoch, []).append(position.sequence)
     return found
 
@@ -116,7 +130,7 @@ class Claim:
     """Takeover of a bucket by one owner. Call :meth:`run` once.
 
     Args:
-        storage, cluster: the bucket, and the cluster of the commits.
+        storage, place: the bucket, and the place of the commits in it.
         epoch: higher than :func:`highest_epoch`.
         owner: a unique name of this broker process.
         wall_clock_us: microseconds since the epoch.
@@ -130,10 +144,10 @@ class Claim:
     """
 
     def __init__(
-        self, storage: Storage, cluster: str, epoch: OwnerEpoch, owner: str, wall_clock_us: Callable[[], int]
+        self, storage: Storage, place: str, epoch: OwnerEpoch, owner: str, wall_clock_us: Callable[[], int]
     ) -> None:
         self._storage = storage
-        self._cluster = cluster
+        self._place = place
         self._epoch = epoch
         self._owner = owner
         self._clock_us = wall_clock_us
@@ -151,13 +165,13 @@ class Claim:
             DataLossError: a commit is damaged or missing; it names the object.
             StorageError: the backend cannot be read or written.
         """
-        self._check_higher(await _list(self._storage, self._cluster), self._epoch - 1)
+        self._check_higher(await _list(self._storage, self._place), self._epoch - 1)
         mine = Position(self._epoch, 0)
         if not await self._put_marker(CommitKind.CLAIM, mine):
             raise self._fenced(self._epoch)
         missing: tuple[Position, Position | None] | None = None
         while True:
-            listing = await _list(self._storage, self._cluster)
+            listing = await _list(self._storage, self._place)
             self._check_higher(listing, self._epoch)
             former = {epoch: sequences for epoch, sequences in listing.items() if epoch < self._epoch}
             try:
@@ -178,13 +192,13 @@ class Claim:
 
     def _fenced(self, epoch: OwnerEpoch) -> OwnerFencedError:
         return OwnerFencedError(
-            f"{self._storage.url}: another broker, of epoch {epoch}, owns the topics of durability 'remote' of cluster"
-            f" {self._cluster!r}; this one, of epoch {self._epoch}, stops"
+            f"{self._storage.url}: another broker, of epoch {epoch}, owns the topics of durability 'remote' of"
+            f" {self._place!r}; this one, of epoch {self._epoch}, stops"
         )
 
     async def _put_marker(self, kind: CommitKind, position: Position) -> bool:
-        head = CommitHead(kind, self._cluster, self._owner, self._epoch, *position, None, position.sequence)
-        return await put_once(self._storage, commit_key(self._cluster, position), encode_marker(head, self._clock_us()))
+        head = CommitHead(kind, self._place, self._owner, self._epoch, *position, None, position.sequence)
+        return await put_once(self._storage, commit_key(self._place, position), encode_marker(head, self._clock_us()))
 
     # --- One attempt ---
 
@@ -211,7 +225,7 @@ class Claim:
         if pieces is None:
             return decode_snapshot(commit, where)
         self.in_pieces = True
-        key = pieces_key(self._cluster, position)
+        key = pieces_key(self._place, position)
         try:
             try:
                 return decode_snapshot(commit, where, await join_pieces(self._storage, key, pieces.count))
@@ -273,16 +287,16 @@ class Claim:
         if head.writer_epoch > self._epoch:
             raise self._fenced(head.writer_epoch)
         strays = await self._check_gap(head.position)
-        await self._storage.delete([commit_key(self._cluster, position) for position in strays])
+        await self._storage.delete([commit_key(self._place, position) for position in strays])
         if head.writer_epoch == head.epoch:
             self.stored.append(head.position)
 
     async def _check_gap(self, gap: Position) -> list[Position]:
         """Ensure that nothing was ever acknowledged from ``gap`` on; return the positions after it."""
-        prefix = f"{wal_prefix(self._cluster)}{gap.epoch:016x}/"
+        prefix = f"{wal_prefix(self._place)}{gap.epoch:016x}/"
         behind = [
-            parse_key(self._cluster, item.key)
-            async for page in self._storage.list_all(prefix, commit_key(self._cluster, gap))
+            parse_key(self._place, item.key)
+            async for page in self._storage.list_all(prefix, commit_key(self._place, gap))
             for item in page.objects
         ]
         if behind:
@@ -312,17 +326,17 @@ class Claim:
     # --- Objects ---
 
     def _where(self, position: Position) -> str:
-        return f"{self._storage.url}/{commit_key(self._cluster, position)}"
+        return f"{self._storage.url}/{commit_key(self._place, position)}"
 
     async def _read(self, position: Position) -> DecodedCommit | None:
         """Return a commit, or None if it does not exist."""
-        key, where = commit_key(self._cluster, position), self._where(position)
+        key, where = commit_key(self._place, position), self._where(position)
         try:
             try:
-                return decode_commit(await self._storage.get(key), self._cluster, position, where)
+                return decode_commit(await self._storage.get(key), self._place, position, where)
             except DataLossError:
                 # The answer may have been damaged in transfer.
-                return decode_commit(await self._storage.get(key), self._cluster, position, where)
+                return decode_commit(await self._storage.get(key), self._place, position, where)
         except StorageNotFoundError:
             return None
 

@@ -2,7 +2,9 @@
 
 A commit is a segment object of kind ``COMMIT`` (:mod:`danube.history.segment`) under the key::
 
-    wal/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
+    wal/<cluster>/<broker>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
+
+Each broker has a log of its own; ``<cluster>/<broker>`` is its *place* (:func:`wal_place`).
 
 Its control section begins with a :class:`CommitHead` that identifies the object, so that an object under a wrong key,
 or of another cluster, is detected. Behind it are the control entries of the topics (``danube.log.EntryType``: CURSOR,
@@ -14,7 +16,7 @@ PRODUCER, TOPIC), in the order of their submission; the batches are the parts. T
   copied: the snapshot lists their parts and objects. If it is larger than the maximum object, it is first stored in
   pieces, and the commit contains only their number and a checksum::
 
-      wal-pieces/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>-<number, 8 hex digits>
+      wal-pieces/<cluster>/<broker>/<epoch, 16 hex digits>/<sequence, 16 hex digits>-<number, 8 hex digits>
 
 * ``FENCE``: the end of an epoch. Written by the owner itself when it closes, or by a later owner that takes over.
 
@@ -24,7 +26,7 @@ A change of metadata is the payload of a TOPIC entry: one of the four structs of
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -40,9 +42,11 @@ from danube.history.segment import (
     read_header,
     read_trailer,
 )
-from danube.model.batch import crc32c
+from danube.log.cache import StoredBatch
+from danube.log.format import Entry, EntryType
+from danube.model.batch import crc32c, read_stamp
 from danube.model.errors import DataLossError
-from danube.model.ids import NO_TOPIC, Offset, OwnerEpoch, TopicId
+from danube.model.ids import NO_TOPIC, Offset, OwnerEpoch, ProducerId, TopicId
 
 __all__ = [
     "Change",
@@ -63,6 +67,7 @@ __all__ = [
     "decode_commit",
     "decode_snapshot",
     "encode_change",
+    "encode_entries",
     "encode_marker",
     "head_entry",
     "parse_key",
@@ -73,6 +78,7 @@ __all__ = [
     "snapshot_body",
     "snapshot_entry",
     "snapshot_pieces",
+    "wal_place",
     "wal_prefix",
 ]
 
@@ -89,45 +95,50 @@ class Position(NamedTuple):
     sequence: int
 
 
-def wal_prefix(cluster: str) -> str:
-    """Return the key prefix of a cluster's commits."""
-    return f"wal/{cluster}/"
+def wal_place(cluster: str, broker: str) -> str:
+    """Return the place of a broker's commits, in keys and in each commit."""
+    return f"{cluster}/{broker}"
 
 
-def commit_key(cluster: str, position: Position) -> str:
+def wal_prefix(place: str) -> str:
+    """Return the key prefix of the commits of a broker, or of all brokers of a cluster."""
+    return f"wal/{place}/"
+
+
+def commit_key(place: str, position: Position) -> str:
     """Return the key of a commit."""
-    return f"wal/{cluster}/{position.epoch:016x}/{position.sequence:016x}"
+    return f"wal/{place}/{position.epoch:016x}/{position.sequence:016x}"
 
 
-def parse_key(cluster: str, key: str) -> Position:
+def parse_key(place: str, key: str) -> Position:
     """Return the position that a key encodes.
 
     Raises:
         DataLossError: not a key of a commit.
     """
-    pieces = key.removeprefix(wal_prefix(cluster)).split("/")
+    pieces = key.removeprefix(wal_prefix(place)).split("/")
     try:
         epoch, sequence = (int(piece, 16) for piece in pieces)
     except ValueError:
         raise DataLossError(
-            f"{key} is not the key of a commit; remove objects that are not Danube's from {wal_prefix(cluster)}"
+            f"{key} is not the key of a commit; remove objects that are not Danube's from {wal_prefix(place)}"
         ) from None
     return Position(OwnerEpoch(epoch), sequence)
 
 
-def pieces_prefix(cluster: str) -> str:
+def pieces_prefix(place: str) -> str:
     """Return the key prefix of the pieces of large snapshots."""
-    return f"wal-pieces/{cluster}/"
+    return f"wal-pieces/{place}/"
 
 
-def pieces_key(cluster: str, position: Position) -> str:
+def pieces_key(place: str, position: Position) -> str:
     """Return the key prefix of a snapshot's pieces."""
-    return f"{pieces_prefix(cluster)}{position.epoch:016x}/{position.sequence:016x}"
+    return f"{pieces_prefix(place)}{position.epoch:016x}/{position.sequence:016x}"
 
 
-def parse_pieces_key(cluster: str, key: str) -> Position | None:
+def parse_pieces_key(place: str, key: str) -> Position | None:
     """Return the position of the snapshot that a piece belongs to; None for other keys."""
-    epoch, _, rest = key.removeprefix(pieces_prefix(cluster)).partition("/")
+    epoch, _, rest = key.removeprefix(pieces_prefix(place)).partition("/")
     try:
         return Position(OwnerEpoch(int(epoch, 16)), int(rest.partition("-")[0], 16))
     except ValueError:
@@ -147,7 +158,8 @@ class CommitHead(msgspec.Struct, frozen=True, array_like=True):
     """The first control entry of every commit."""
 
     kind: int
-    cluster: str
+    place: str
+    """Cluster and broker in whose log it is."""
     owner: str
     """Unique name of one broker process: two owners never write the same bytes."""
     writer_epoch: OwnerEpoch
@@ -236,6 +248,11 @@ class RemoteState(msgspec.Struct, array_like=True):
     cursor_snapshots: dict[int, bytes]
     """Subscription id to its cursor."""
 
+    @property
+    def topic_ids(self) -> set[TopicId]:
+        """The ids of all topics."""
+        return {topic_id for topic_ids, _ in self.topics.values() for topic_id in topic_ids}
+
 
 class SnapshotObject(msgspec.Struct, frozen=True, array_like=True):
     """An older commit some of whose parts are still needed."""
@@ -309,7 +326,44 @@ def encode_marker(head: CommitHead, created_us: int, entries: Iterable[ControlEn
     return bytes(builder.finish()[0])
 
 
-def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> DecodedCommit:
+def encode_entries(
+    head: CommitHead,
+    created_us: int,
+    entries: Iterable[Entry],
+    topic_name: Callable[[TopicId], str],
+    producer_name: Callable[[TopicId, ProducerId], str],
+) -> tuple[bytes | bytearray, list[SegmentPart]]:
+    """Return a commit of entries, and its parts: one for each topic that has batches.
+
+    Args:
+        head: of the commit.
+        created_us: now.
+        entries: of topics, in the order of their submission.
+        topic_name: returns the name of a topic; empty if it is deleted.
+        producer_name: returns the name of a producer; empty if its state has expired.
+    """
+    builder = SegmentBuilder(SegmentKind.COMMIT, head.writer_epoch, created_us)
+    topics: dict[TopicId, list[StoredBatch]] = {}
+    control = [head_entry(head)]
+    for entry in entries:
+        if entry.type is EntryType.BATCH:
+            assert isinstance(entry.batch, StoredBatch)
+            topics.setdefault(entry.topic_id, []).append(entry.batch)
+        else:
+            control.append(ControlEntry(entry.type, entry.topic_id, b"".join(entry.buffers)))
+    for topic_id, batches in topics.items():
+        builder.begin(topic_id, topic_name(topic_id), read_stamp(batches[0].stamp).owner_epoch)
+        for batch in batches:
+            builder.add(batch)
+        producers = {batch.header.producer_id for batch in batches}
+        names = {producer_id: producer_name(topic_id, producer_id) for producer_id in producers}
+        builder.end({producer_id: name for producer_id, name in names.items() if name})
+    builder.control(control)
+    data, footer = builder.finish()
+    return data, footer.parts
+
+
+def decode_commit(data: bytes, place: str, position: Position, where: str) -> DecodedCommit:
     """Decode a whole object and verify that it is the commit of ``position``; ``where`` names it in errors.
 
     Raises:
@@ -326,9 +380,9 @@ def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> 
     if not entries or entries[0].type != _HEAD_TYPE:
         raise DataLossError(f"{where}: the commit has no valid head; restore the object from a copy")
     head = _HEAD.decode(entries[0].payload)
-    if head.cluster != cluster or head.position != position:
+    if head.place != place or head.position != position:
         raise DataLossError(
-            f"{where}: this is commit {head.sequence} of epoch {head.epoch} of cluster {head.cluster!r}, under a wrong"
+            f"{where}: this is commit {head.sequence} of epoch {head.epoch} of {head.place!r}, under a wrong"
             " key; restore the object from a copy"
         )
     return DecodedCommit(head, footer.created_us, data, footer.parts, entries[1:])

@@ -30,12 +30,10 @@ Use a :class:`Storage` of its own: otherwise commits would queue behind uploads 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
-import msgspec
 import trio
 
 from danube.history.catalogue import HistoryCatalogue
@@ -47,11 +45,10 @@ from danube.history.remote.format import (
     CommitKind,
     Position,
     RemoteState,
-    SnapshotBody,
     SnapshotObject,
     commit_key,
+    encode_entries,
     encode_marker,
-    head_entry,
     parse_key,
     parse_pieces_key,
     pieces_entry,
@@ -63,9 +60,11 @@ from danube.history.remote.format import (
 )
 from danube.history.remote.queue import Commit, CommitQueue
 from danube.history.remote.replay import RemoteRecovered
+from danube.history.remote.settled import Settled
+from danube.history.remote.stalls import STEPS_PER_STALL, Stalls
 from danube.history.remote.stored import StoredCommits
-from danube.history.segment import ControlEntry, SegmentBuilder, SegmentKind, SegmentPart
-from danube.log import Admission, Entry, EntryType, StoredBatch
+from danube.history.segment import ControlEntry, SegmentPart
+from danube.log import Admission, Entry
 from danube.model.errors import (
     ConfigurationError,
     DanubeError,
@@ -74,7 +73,7 @@ from danube.model.errors import (
     StorageUnavailableError,
     UnavailableError,
 )
-from danube.model.ids import Offset, ProducerId, TopicId
+from danube.model.ids import NO_OWNER_EPOCH, ProducerId, TopicId
 from danube.model.limits import Limits
 from danube.storage import Storage
 
@@ -83,8 +82,6 @@ __all__ = ["RemoteBroker", "RemoteJournal"]
 _log = logging.getLogger("danube.remote")
 
 _FIRST_PAUSE_S: Final = 0.1
-_MARKS_PER_STALL: Final = 4
-"""Resolution of waiting times: a stall is reported after at most 1.25 times ``remote_stall_s``."""
 
 
 class RemoteBroker(Protocol):
@@ -128,7 +125,7 @@ class RemoteJournal:
             owner's.
         broker: see :class:`RemoteBroker`.
         limits: ``remote_*``, ``journal_pending_bytes`` and ``journal_full_wait_s`` are used.
-        cluster: name of the cluster, part of the keys.
+        place: of this broker's commits, see :func:`~danube.history.remote.format.wal_place`.
         owner: a unique name of this broker process.
         wall_clock_us: microseconds since the epoch.
         manifests_current: returns whether the bucket's manifests list everything in the catalogue now.
@@ -144,7 +141,7 @@ class RemoteJournal:
         broker: RemoteBroker,
         limits: Limits,
         *,
-        cluster: str,
+        place: str,
         owner: str,
         wall_clock_us: Callable[[], int],
         manifests_current: Callable[[], bool],
@@ -166,7 +163,7 @@ class RemoteJournal:
         self._catalogue = catalogue
         self._broker = broker
         self._limits = limits
-        self._cluster = cluster
+        self._place = place
         self._owner = owner
         self._clock_us = wall_clock_us
         self._manifests_current = manifests_current
@@ -175,23 +172,14 @@ class RemoteJournal:
         # Names of topics and producers are added to the entries, many times their size if these are tiny.
         commit_bytes = min(limits.remote_commit_bytes, storage.capabilities.max_object_bytes // 16)
         self._queue = CommitQueue(1, limits.remote_in_flight, commit_bytes)
-        self._stored = StoredCommits()
-        self._next_offsets: dict[TopicId, Offset] = {}
-        self._needed: dict[Position, SnapshotObject] = {}
-        """Commits with batches that may not be listed in any manifest."""
-        self._snapshot: Position | None = None
-        """The newest snapshot that has settled."""
-        self._in_pieces = False
-        """Whether any stored snapshot is in pieces."""
-        self._due = True
-        """Whether a snapshot must be written."""
-        self._commits_since = 0
-        self._bytes_since = 0
+        self._settled = Settled(self._epoch, limits)
         self._idle: trio.Event | None = None
         self._to_clean = trio.Event()
         self._waits = trio.Event()
         self._last_error: StorageError | None = None
         self._recovered = False
+        self.recovered_epoch = NO_OWNER_EPOCH
+        """The highest epoch of an owner of the recovered topics, as far as their batches are in commits."""
         self._running = False
         self._closing = False
         self._failure: DanubeError | None = None
@@ -215,17 +203,23 @@ class RemoteJournal:
             StorageError: the backend cannot be read or written.
         """
         assert not self._recovered
-        claim = Claim(self._storage, self._cluster, self._epoch, self._owner, self._clock_us)
+        claim = Claim(self._storage, self._place, self._epoch, self._owner, self._clock_us)
         await claim.run()
         recovered = claim.replay.recovered
-        self._stored = StoredCommits(claim.stored)
-        self._in_pieces = claim.in_pieces
-        self._snapshot = claim.snapshot
-        self._next_offsets = {topic_id: topic.next_offset for topic_id, topic in recovered.topics.items()}
-        self._needed = {
-            position: SnapshotObject(*position, item.size_bytes, item.created_us, item.parts)
-            for position, item in claim.replay.objects.items()
-        }
+        parts = [part for item in claim.replay.objects.values() for part in item.parts]
+        self.recovered_epoch = max((part.epoch for part in parts), default=NO_OWNER_EPOCH)
+        self._settled = Settled(
+            self._epoch,
+            self._limits,
+            stored=StoredCommits(claim.stored),
+            snapshot=claim.snapshot,
+            in_pieces=claim.in_pieces,
+            next_offsets={topic_id: topic.next_offset for topic_id, topic in recovered.topics.items()},
+            needed={
+                position: SnapshotObject(*position, item.size_bytes, item.created_us, item.parts)
+                for position, item in claim.replay.objects.items()
+            },
+        )
         self._catalogue.forget_commits(self._storage.name)  # of an interrupted attempt
         await enter(recovered)
         for position in sorted(claim.replay.objects):
@@ -295,8 +289,8 @@ class RemoteJournal:
             OwnerFencedError: another owner has claimed it.
             StorageError: the backend cannot be read.
         """
-        last = commit_key(self._cluster, Position(self._epoch, 2**64 - 1))
-        behind_ours = self._storage.list_all(wal_prefix(self._cluster), last)
+        last = commit_key(self._place, Position(self._epoch, 2**64 - 1))
+        behind_ours = self._storage.list_all(wal_prefix(self._place), last)
         later = [item.key async for page in behind_ours for item in page.objects]
         if later:
             raise self._fenced(later[0])
@@ -362,13 +356,13 @@ class RemoteJournal:
         """Start commits one after the other; return when the epoch has ended."""
         queue = self._queue
         while True:
-            if self._due and queue.has_room:
+            if self._settled.is_snapshot_due and queue.has_room:
                 self._start(puts, queue.take_marker(CommitKind.SNAPSHOT))
             elif queue.ready:
                 self._start(puts, queue.take())
             elif self._closing and not queue:
-                if self._commits_since:
-                    self._due = True  # so that the next start is fast
+                if self._settled.commits_since:
+                    self._settled.is_snapshot_due = True  # so that the next start is fast
                     continue
                 await self._put(queue.take_marker(CommitKind.FENCE))
                 return
@@ -382,33 +376,23 @@ class RemoteJournal:
 
     def _build(self, commit: Commit) -> None:
         """Build the object of a commit."""
+        settled, broker = self._settled, self._broker
         commit.created_us = self._clock_us()
-        commit.snapshot = self._snapshot
+        commit.snapshot = settled.snapshot
         position = Position(self._epoch, commit.sequence)
         head = CommitHead(
-            commit.kind, self._cluster, self._owner, self._epoch, *position, self._snapshot, commit.settled
+            commit.kind, self._place, self._owner, self._epoch, *position, commit.snapshot, commit.settled
         )
         if commit.kind is CommitKind.ENTRIES:
-            builder = SegmentBuilder(SegmentKind.COMMIT, self._epoch, commit.created_us)
-            control = self._add_batches(builder, commit.entries)
-            builder.control([head_entry(head), *control])
-            commit.data, footer = builder.finish()
-            commit.parts = footer.parts
-            self._commits_since += 1
-            self._bytes_since += len(commit.data)
-            limits = self._limits
-            self._due = (
-                self._commits_since >= limits.remote_snapshot_commits
-                or self._bytes_since >= limits.remote_snapshot_bytes
+            commit.data, commit.parts = encode_entries(
+                head, commit.created_us, commit.entries, broker.topic_name, broker.producer_name
             )
+            settled.built(len(commit.data))
         elif commit.kind is CommitKind.SNAPSHOT:
-            body = self._everything()
-            mentioned = {Position(item.epoch, item.sequence) for item in body.objects}
-            self._stored.add_snapshot(position, Position(self._epoch, commit.settled), mentioned)
+            state = broker.remote_state()
+            body = settled.build_snapshot(commit, state, self._unsealed_parts(state.topic_ids))
             entry = self._snapshot_entry(commit, snapshot_body(body))
             commit.data = encode_marker(head, commit.created_us, [entry])
-            self._due = False
-            self._commits_since = self._bytes_since = 0
         else:
             commit.data = encode_marker(head, commit.created_us)
 
@@ -420,32 +404,11 @@ class RemoteJournal:
         commit.pieces = [*cut(body, most)]
         return pieces_entry(body, len(commit.pieces))
 
-    def _add_batches(self, builder: SegmentBuilder, entries: Sequence[Entry]) -> list[ControlEntry]:
-        """Add one part for each topic; return the entries that are not batches."""
-        topics: dict[TopicId, list[StoredBatch]] = {}
-        control: list[ControlEntry] = []
-        for entry in entries:
-            if entry.type is EntryType.BATCH:
-                assert isinstance(entry.batch, StoredBatch)
-                topics.setdefault(entry.topic_id, []).append(entry.batch)
-            else:
-                control.append(ControlEntry(entry.type, entry.topic_id, b"".join(entry.buffers)))
-        for topic_id, batches in topics.items():
-            builder.begin(topic_id, self._broker.topic_name(topic_id))
-            for batch in batches:
-                builder.add(batch)
-            names = {
-                producer_id: self._broker.producer_name(topic_id, producer_id)
-                for producer_id in {batch.header.producer_id for batch in batches}
-            }
-            builder.end({producer_id: name for producer_id, name in names.items() if name})
-        return control
-
     async def _put(self, commit: Commit) -> None:
         """Put a commit into the bucket, with unlimited retries."""
         if not commit.data:
             self._build(commit)
-        key = commit_key(self._cluster, Position(self._epoch, commit.sequence))
+        key = commit_key(self._place, Position(self._epoch, commit.sequence))
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -467,7 +430,7 @@ class RemoteJournal:
 
     async def _put_pieces(self, commit: Commit) -> bool:
         """Store the pieces of a large snapshot; return whether all stored pieces are this owner's."""
-        key = pieces_key(self._cluster, Position(self._epoch, commit.sequence))
+        key = pieces_key(self._place, Position(self._epoch, commit.sequence))
         for number, piece in enumerate(commit.pieces):
             if piece is not None:
                 if not await put_once(self._storage, piece_key(key, number), piece):
@@ -484,17 +447,10 @@ class RemoteJournal:
     def _settle(self, landed: Commit) -> None:
         """Report a stored commit, and those after it that can settle now."""
         for commit in self._queue.landed(landed):
-            position = Position(self._epoch, commit.sequence)
             if commit.parts:
-                self._needed[position] = SnapshotObject(*position, len(commit.data), commit.created_us, commit.parts)
-                self._catalogue.add_commit(self._ref(position), len(commit.data), commit.created_us, commit.parts)
-                for part in commit.parts:
-                    self._next_offsets[part.topic_id] = part.end_offset
-            self._stored.add(position)
-            if commit.kind is CommitKind.SNAPSHOT:
-                self._snapshot = position
-                self._in_pieces = self._in_pieces or bool(commit.pieces)
-            if self._stored.named(commit.snapshot):
+                ref = self._ref(Position(self._epoch, commit.sequence))
+                self._catalogue.add_commit(ref, len(commit.data), commit.created_us, commit.parts)
+            if self._settled.settle(commit):
                 self._to_clean.set()
             self._admission.pending_bytes -= commit.size
             if commit.entries:
@@ -506,25 +462,15 @@ class RemoteJournal:
 
     # --- Snapshots, and deletion of superseded commits ---
 
-    def _everything(self) -> SnapshotBody:
-        """Return the combined settled state."""
-        state = self._broker.remote_state()
-        ids = {topic_id for topic_ids, _ in state.topics.values() for topic_id in topic_ids}
-        parts: dict[Position, list[SegmentPart]] = {}
-        if self._manifests_current():
-            for topic_id in sorted(ids):
-                for record in self.unsealed(topic_id):
-                    parts.setdefault(parse_key(self._cluster, record.object), []).append(record.part)
-        else:
-            # If this owner's metadata are lost, only commits have the parts sealed since the last manifest.
-            for position, item in self._needed.items():
-                found = [part for part in item.parts if part.topic_id in ids]
-                if found:
-                    parts[position] = found
-        needed = self._needed
-        self._needed = {at: msgspec.structs.replace(needed[at], parts=found) for at, found in sorted(parts.items())}
-        self._next_offsets = {number: offset for number, offset in self._next_offsets.items() if number in ids}
-        return SnapshotBody(state, dict(self._next_offsets), list(self._needed.values()))
+    def _unsealed_parts(self, topic_ids: Iterable[TopicId]) -> dict[Position, list[SegmentPart]] | None:
+        """Return the parts of topics that are only in commits, by these; None if the manifests lack sealed ones."""
+        if not self._manifests_current():
+            return None
+        found: dict[Position, list[SegmentPart]] = {}
+        for topic_id in sorted(topic_ids):
+            for record in self.unsealed(topic_id):
+                found.setdefault(parse_key(self._place, record.object), []).append(record.part)
+        return found
 
     def unsealed(self, topic_id: TopicId) -> list[PartRecord]:
         """Return the parts of a topic that are only in commits, in the order of their offsets."""
@@ -537,13 +483,13 @@ class RemoteJournal:
         while True:
             await self._to_clean.wait()
             self._to_clean = trio.Event()
-            gone = self._stored.superseded()
+            gone = self._settled.stored.superseded()
             try:
                 if gone:
-                    await self._storage.delete([commit_key(self._cluster, position) for position in gone])
-                if self._in_pieces:
+                    await self._storage.delete([commit_key(self._place, position) for position in gone])
+                if self._settled.in_pieces:
                     await self._drop_pieces()
-                self._stored.deleted(gone)
+                self._settled.stored.deleted(gone)
             except DanubeError as error:
                 _log.warning(
                     "deleting %d commits of the remote topics failed and will be retried: %s", len(gone), error
@@ -551,50 +497,43 @@ class RemoteJournal:
 
     async def _drop_pieces(self) -> None:
         """Delete the pieces of snapshots that are no longer needed, including those never completed."""
-        oldest = self._stored.oldest_needed
+        settled = self._settled
+        oldest = settled.stored.oldest_needed
         if oldest is None:
             return
         old: list[str] = []
-        self._in_pieces = False  # unless some are left; a snapshot in pieces that settles meanwhile sets it, too
+        settled.in_pieces = False  # unless some are left; a snapshot in pieces that settles meanwhile sets it, too
         try:
-            async for page in self._storage.list_all(pieces_prefix(self._cluster)):
+            async for page in self._storage.list_all(pieces_prefix(self._place)):
                 for item in page.objects:
-                    position = parse_pieces_key(self._cluster, item.key)
+                    position = parse_pieces_key(self._place, item.key)
                     if position is not None and position < oldest:
                         old.append(item.key)
                     else:
-                        self._in_pieces = True
+                        settled.in_pieces = True
             await self._storage.delete(old)
         except BaseException:
-            self._in_pieces = True
+            settled.in_pieces = True
             raise
 
     def _ref(self, position: Position) -> ObjectRef:
-        return ObjectRef(self._storage.name, commit_key(self._cluster, position))
+        return ObjectRef(self._storage.name, commit_key(self._place, position))
 
     # --- Stalls ---
 
     async def _watch(self) -> None:
-        """Report stalled entries, repeatedly. A mark records how many entries had been submitted at a step."""
+        """Report stalled entries, repeatedly."""
         queue = self._queue
         while True:
             self._waits = trio.Event()
             if not queue:
                 await self._waits.wait()
-            marks: deque[tuple[int, int]] = deque()  # number of submitted entries, and the step
-            step = 0
+            stalls = Stalls()
             while queue:
-                if not marks or queue.submitted > marks[-1][0]:
-                    marks.append((queue.submitted, step))
-                await trio.sleep(self._limits.remote_stall_s / _MARKS_PER_STALL)
-                step += 1
-                while marks and marks[0][0] <= queue.settled:
-                    marks.popleft()
-                begin = queue.settled
-                for until, since in marks:
-                    if (step - since) % _MARKS_PER_STALL == 0:
-                        self._report_stalled(begin - queue.settled, until - queue.settled)
-                    begin = until
+                stalls.mark(queue.submitted)
+                await trio.sleep(self._limits.remote_stall_s / STEPS_PER_STALL)
+                for begin, end in stalls.step(queue.settled):
+                    self._report_stalled(begin, end)
 
     def _report_stalled(self, begin: int, end: int) -> None:
         late = list(islice(self._queue.unsettled(), begin, end))

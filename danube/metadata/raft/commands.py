@@ -8,6 +8,7 @@ members apply the same commands in the same order, so applying them uses no cloc
                  Grant     [1, ttl]
                  Revoke    [2, lease]               requested by a client, or by the leader when the time is up
                  SetBounds [3, revisions, bytes, leases]
+                 Compare   [4]                      asks each member for a checksum of its table there
 
 ``member``, ``life`` and ``number`` say whose proposal it is: the member that recognises its own answers its callers.
 Only the leader decides when a lease has ended; members learn about it from the log.
@@ -24,6 +25,7 @@ from danube.raft import NodeId
 
 __all__ = [
     "Command",
+    "Compare",
     "Grant",
     "Proposal",
     "Revoke",
@@ -32,6 +34,7 @@ __all__ = [
     "decode_proposal",
     "encode_command",
     "encode_proposal",
+    "may_compare",
     "transaction",
 ]
 
@@ -70,7 +73,11 @@ class SetBounds(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     leases: int
 
 
-Command = Transact | Grant | Revoke | SetBounds
+class Compare(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
+    """Have all members compare their tables as of here; see :mod:`danube.metadata.raft.comparing`."""
+
+
+Command = Transact | Grant | Revoke | SetBounds | Compare
 """One command."""
 
 
@@ -96,6 +103,7 @@ class _Sent(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Proposal).decode
+_COMPARE = _encode(Compare())
 
 
 def transaction(conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> Transact:
@@ -114,6 +122,11 @@ def transaction(conditions: Sequence[Condition], operations: Sequence[Put | Dele
 def encode_command(command: Command) -> bytes:
     """Return a command as it will be part of a proposal; its length counts against the size of an entry."""
     return _encode(command)
+
+
+def may_compare(data: bytes) -> bool:
+    """Return whether a proposal may end with :class:`Compare`, which reads all of the table; it may also not."""
+    return data.endswith(_COMPARE)
 
 
 def encode_proposal(member: NodeId, life: int, number: int, commands: Sequence[bytes]) -> bytes:

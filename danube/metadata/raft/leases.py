@@ -1,11 +1,14 @@
-"""Deadlines of leases, at the leader only. Pure: the time is passed in.
+"""The leases of a table, and their deadlines at the leader only. Pure: the time is passed in.
 
 Members agree on which leases exist, because that is decided by the log. *When* a lease ends is decided by the clock of
-one member, the leader, which then proposes the end. Nobody else looks at a clock: a member with a wrong clock, or one
+one member, the leader, which then proposes the end. No other member looks at its clock: one with a wrong clock, or one
 that applies the log late, changes nothing.
 
-* A new leader gives each lease its full time, beginning when the first entry of its term is applied: until then it
-  does not know what former leaders have still ended.
+* A new leader begins with the deadlines when the first entry of its term is applied: until then it does not know what
+  former leaders have still ended. Nor does it know when they have heard which keep-alive. But those that were
+  *answered* had arrived before a majority heard the leader for the last time: it answers only after that. So a lease
+  gets its full time, less the *silence*: the time for which none of the voters that elected the new leader had heard
+  another one. It gets half of its time in any case, so that its holder finds the new leader.
 * A leader whose own loop stood still has not seen the keep-alives that arrived meanwhile, so it extends all deadlines
   by that time before it looks at any.
 * A leader proposes the end of a lease only if it has confirmed its leadership after the deadline, and no keep-alive
@@ -16,14 +19,20 @@ that applies the log late, changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from danube.metadata._contract import LeaseId
+from danube.metadata._machine import Effects
+from danube.metadata.raft.confirmations import EndingLeases, KeptAlive
+from danube.metadata.raft.messages import KeepAlive
+from danube.raft import NodeId
 
-__all__ = ["LeaseClock"]
+__all__ = ["LeaseClock", "Leases"]
 
+_LEAST_SHARE: Final = 1 / 2
+"""Of its time that a lease gets from a new leader: its holder, whose keep-alives waited for one, sends them at once."""
 _CONFIRM_S: Final = 0.5
 """The leadership is confirmed again if that was not possible for so long."""
 
@@ -47,12 +56,13 @@ class LeaseClock:
         """Whether no lease has a deadline."""
         return not self._deadlines
 
-    def lead(self, term: int, leases: Mapping[LeaseId, float], now: float) -> None:
-        """Give each lease its full time."""
+    def lead(self, term: int, leases: Mapping[LeaseId, float], now: float, silence_s: float = 0.0) -> None:
+        """Give each lease its full time, less ``silence_s``; see the module."""
         self.follow()
         self.term = term
         for lease, ttl_s in leases.items():
-            self.granted(lease, ttl_s, now)
+            self._ttls[lease] = ttl_s
+            self._begin(lease, now + max(ttl_s - silence_s, ttl_s * _LEAST_SHARE))
 
     def follow(self) -> None:
         """Forget all deadlines: another member has them."""
@@ -66,8 +76,11 @@ class LeaseClock:
         """Add a lease."""
         if self.term:
             self._ttls[lease] = ttl_s
-            self._deadlines[lease] = now + ttl_s
-            heappush(self._heap, (now + ttl_s, lease))
+            self._begin(lease, now + ttl_s)
+
+    def _begin(self, lease: LeaseId, deadline: float) -> None:
+        self._deadlines[lease] = deadline
+        heappush(self._heap, (deadline, lease))
 
     def ended(self, lease: LeaseId) -> None:
         """Remove a lease that has ended."""
@@ -120,3 +133,93 @@ class LeaseClock:
     def next_look(self) -> float:
         """Return when :meth:`due` may have news; infinity if there is nothing to wait for."""
         return self._heap[0][0] if self._heap else math.inf
+
+
+class Leases:
+    """The leases of a member's table; while it leads, they are renewed and ended here.
+
+    Args:
+        leases: of the table, with their times in seconds.
+    """
+
+    def __init__(self, leases: Iterable[tuple[LeaseId, float]]) -> None:
+        self._ttls = dict(leases)
+        self._clock = LeaseClock()
+
+    @property
+    def term(self) -> int:
+        """The term in which this member decides about leases; 0: it does not."""
+        return self._clock.term
+
+    @property
+    def need_time(self) -> bool:
+        """Whether a lease has a deadline."""
+        return not self._clock.is_empty
+
+    @property
+    def next_look(self) -> float:
+        """When :meth:`due` may have news; infinity if there is nothing to wait for."""
+        return self._clock.next_look() if self._clock.term else math.inf
+
+    def replace(self, leases: Iterable[tuple[LeaseId, float]]) -> None:
+        """Take over the leases of another table."""
+        self._ttls = dict(leases)
+
+    def changed(self, effects: Effects, now: float) -> None:
+        """Record leases that applied entries have created and ended."""
+        for lease, ttl_s in effects.granted:
+            self._ttls[lease] = ttl_s
+            self._clock.granted(lease, ttl_s, now)
+        for lease in effects.revoked:
+            self._ttls.pop(lease, None)
+            self._clock.ended(lease)
+
+    def lead(self, term: int, now: float, silence_s: float = 0.0) -> None:
+        """Begin with the deadlines: an entry of this member's own term is applied.
+
+        Args:
+            term: this member's term.
+            now: the time.
+            silence_s: for how long no leader had been heard when this member was elected; see the module.
+        """
+        self._clock.lead(term, self._ttls, now, silence_s)
+
+    def follow(self) -> None:
+        """Leave the deadlines to another member."""
+        if self._clock.term:
+            self._clock.follow()
+
+    def postpone(self, gap_s: float) -> None:
+        """Extend all deadlines: the loop stood still for so long."""
+        self._clock.postpone(gap_s)
+
+    def renew(self, sender: NodeId, message: KeepAlive, last_index: int, now: float) -> KeptAlive:
+        """Renew leases at once; to be answered when the leadership is confirmed: another leader may have ended them.
+
+        Args:
+            sender: the member whose callers they are.
+            message: its message.
+            last_index: the end of the log.
+            now: the time.
+        """
+        doubtful = tuple(lease for lease in message.leases if not self._clock.keep_alive(lease, now))
+        return KeptAlive(sender, message.token, message.leases, doubtful, last_index)
+
+    def renewed(self, kept: KeptAlive, now: float) -> tuple[LeaseId, ...] | None:
+        """Return which of these leases have ended; None: that is not decided yet, and the sender asks again."""
+        ended = tuple(lease for lease in kept.leases if lease not in self._ttls)
+        for lease in kept.doubtful:
+            if lease in self._ttls and not self._clock.keep_alive(lease, now):
+                return None  # its end is proposed
+        return ended
+
+    def due(self, now: float) -> EndingLeases | None:
+        """Return the leases whose time is up, to be ended once the leadership is confirmed."""
+        if not self._clock.term:
+            return None
+        due = self._clock.due(now)
+        return EndingLeases(tuple(due)) if due else None
+
+    def end(self, due: EndingLeases, now: float) -> list[LeaseId]:
+        """Return those of them whose end is to be proposed: they were not renewed meanwhile."""
+        return [lease for lease in due.leases if self._clock.end(lease, now)]

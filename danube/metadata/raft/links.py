@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from danube.raft import NodeId
@@ -51,7 +51,7 @@ class _Peers(Protocol):
 
     def send(self, to: str, channel: str, payload: bytes) -> bool: ...
 
-    def on_message(self, channel: str, handler: Callable[[Any, bytes], Awaitable[None]]) -> None: ...
+    def divert(self, channel: str, sink: Callable[[Any, bytes], None]) -> None: ...
 
     def on_lost(self, listener: Callable[[Any], None]) -> None: ...
 
@@ -62,14 +62,21 @@ class PeerLinks:
     Args:
         peers: the links of this broker.
         address: returns ``host:port`` of a member's broker, None if it is not known.
+        heard: called for each broker from which a message has arrived, before it is passed on; must not raise.
     """
 
-    def __init__(self, peers: _Peers, address: Callable[[NodeId], str | None]) -> None:
+    def __init__(
+        self,
+        peers: _Peers,
+        address: Callable[[NodeId], str | None],
+        heard: Callable[[Any], None] = lambda peer: None,
+    ) -> None:
         self._peers = peers
         self._address = address
+        self._heard = heard
         self._member: _Member | None = None
-        peers.on_message(CHANNEL, self._arrived)
-        peers.on_message(COPY_CHANNEL, self._arrived)
+        peers.divert(CHANNEL, self._arrived)
+        peers.divert(COPY_CHANNEL, self._arrived)
         peers.on_lost(self._lost)
 
     def connect(self, member: _Member) -> None:
@@ -82,7 +89,8 @@ class PeerLinks:
         if address is not None:
             self._peers.send(address, COPY_CHANNEL if bulk else CHANNEL, payload)
 
-    async def _arrived(self, peer: Any, payload: bytes) -> None:
+    def _arrived(self, peer: Any, payload: bytes) -> None:
+        self._heard(peer)
         if self._member is not None:
             self._member.deliver(payload)
 

@@ -15,14 +15,23 @@ from collections.abc import Sequence
 import msgspec
 
 from danube.metadata._contract import LeaseId
-from danube.raft import Base, Message, NodeId
+from danube.raft import Base, Conf, Message, NodeId
 
 __all__ = [
+    "AddLearner",
     "AnyMessage",
+    "ChangeMembers",
+    "Differs",
+    "Digest",
     "Forward",
     "ForwardReply",
     "KeepAlive",
     "KeepAliveReply",
+    "MembersChanged",
+    "MembersRequest",
+    "Promote",
+    "Remove",
+    "SetMembers",
     "SnapshotPiece",
     "SnapshotReply",
     "decode_payload",
@@ -92,7 +101,84 @@ class SnapshotReply(_Own, frozen=True, tag=37):
     """Everything below it is there."""
 
 
-AnyMessage = Message | Forward | ForwardReply | KeepAlive | KeepAliveReply | SnapshotPiece | SnapshotReply
+class AddLearner(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
+    """Add a member that receives the log and has no vote."""
+
+    member: NodeId
+
+
+class Promote(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
+    """Make a learner a voter."""
+
+    member: NodeId
+
+
+class Remove(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
+    """Remove a member."""
+
+    member: NodeId
+
+
+class SetMembers(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Have exactly these members."""
+
+    voters: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...]
+
+
+MembersRequest = AddLearner | Promote | Remove | SetMembers
+"""A change of the members of a group."""
+
+
+class ChangeMembers(_Own, frozen=True, tag=38):
+    """A change of the members, for the leader of ``term``; see :mod:`danube.metadata.raft.members`."""
+
+    life: int
+    """Of the sender's process."""
+    number: int
+    """Of the request in this life."""
+    request: MembersRequest
+
+
+class MembersChanged(_Own, frozen=True, tag=39):
+    """The answer to :class:`ChangeMembers`."""
+
+    life: int
+    number: int
+    conf: Conf | None
+    """In force now; None: the change failed."""
+    code: str = ""
+    """Of the error."""
+    message: str = ""
+
+
+class Digest(_Own, frozen=True, tag=40):
+    """The checksum of the sender's table at an entry that asked for it."""
+
+    index: int
+    digest: int
+
+
+class Differs(_Own, frozen=True, tag=41):
+    """The receiver's table differs from those of a majority: it is to replace it by the copy that follows."""
+
+    index: int
+    """Of the entry with which that was found."""
+
+
+AnyMessage = (
+    Message
+    | Forward
+    | ForwardReply
+    | KeepAlive
+    | KeepAliveReply
+    | SnapshotPiece
+    | SnapshotReply
+    | ChangeMembers
+    | MembersChanged
+    | Digest
+    | Differs
+)
 
 
 class _Payload(msgspec.Struct, frozen=True, array_like=True):

@@ -16,6 +16,7 @@ import msgspec
 from danube.metadata._contract import LeaseId, TransactionResult
 from danube.metadata._machine import Effects, Rows, StoreMachine
 from danube.metadata.raft.commands import (
+    Compare,
     Grant,
     Proposal,
     Revoke,
@@ -36,7 +37,17 @@ from danube.model.errors import (
 from danube.model.limits import Limits
 from danube.raft import Base, Conf, Entry, EntryKind
 
-__all__ = ["FIRST_BOUNDS", "Applied", "Bounds", "Mark", "Outcome", "ReplicatedState", "StateTable", "digest_of"]
+__all__ = [
+    "EARLIER_FORMAT",
+    "FIRST_BOUNDS",
+    "Applied",
+    "Bounds",
+    "Mark",
+    "Outcome",
+    "ReplicatedState",
+    "StateTable",
+    "digest_of",
+]
 
 Outcome = TransactionResult | LeaseId | int | None | DanubeError
 """What a command returns to its caller, or the error that it raises there; then it has changed nothing."""
@@ -54,6 +65,12 @@ class Bounds(msgspec.Struct, frozen=True, array_like=True):
         """Return the bounds that a broker's limits ask for."""
         return cls(limits.metadata_history_revisions, limits.metadata_history_bytes, limits.metadata_max_leases)
 
+
+EARLIER_FORMAT: Final = (
+    "{} holds metadata of an earlier Danube, without the log that this one needs; nothing was changed: start the Danube"
+    " that wrote them, or use an empty data directory"
+)
+"""Format of a message; its argument is the place."""
 
 FIRST_BOUNDS: Final = Bounds(10_000, 32 << 20, 10_000)
 """Of an empty log. Never changed, whatever the defaults of brokers are."""
@@ -90,6 +107,10 @@ class StateTable(Rows, Protocol):
 
     def close(self) -> None:
         """Close it."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the next transaction may wait for the disk, however small it is."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Return a context in which all changes are made together, or none if it raises."""
@@ -150,7 +171,14 @@ class ReplicatedState:
         self.machine = StoreMachine(table, limits)
 
     def load(self) -> None:
-        """Read the mark from the table, which has just been opened or replaced."""
+        """Read the mark from the table, which has just been opened or replaced.
+
+        Raises:
+            DataDirectoryError: the table was not written by a Raft member.
+            DataLossError: the mark cannot be read.
+        """
+        if self.table.revision and not self.table.extra:
+            raise DataDirectoryError(EARLIER_FORMAT.format("the metadata directory"))
         if self.table.extra:
             try:
                 self.mark = _decode_mark(self.table.extra)
@@ -220,6 +248,8 @@ class ReplicatedState:
                     bounds = Bounds(command.history_revisions, command.history_bytes, command.leases)
                     self.mark = msgspec.structs.replace(self.mark, bounds=bounds)
                     self._adopt(bounds)
+                case Compare():
+                    return digest_of(machine.table)
         except (MetadataConflictError, NotFoundError) as error:
             return error.with_traceback(None)  # which would hold the outcomes of all entries applied with this one
         except LimitExceededError as error:

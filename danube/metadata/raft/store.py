@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from types import TracebackType
-from typing import Self, cast
+from typing import Final, Self, cast
 
 import trio
 
@@ -32,13 +32,18 @@ from danube.metadata._machine import Effects, HistoryPage, StoreMachine
 from danube.metadata._watched import WatchedStore
 from danube.metadata.raft.commands import Grant, Revoke, transaction
 from danube.metadata.raft.links import Links, NoLinks
-from danube.metadata.raft.node import Node, NodeOptions, Worker
+from danube.metadata.raft.node import Node, Worker
+from danube.metadata.raft.options import NodeOptions
 from danube.metadata.raft.state import StateTable
+from danube.model.cluster_api import MetadataStanding
 from danube.model.errors import FailedPreconditionError
 from danube.model.limits import Limits
 from danube.raft import Conf, NodeId
 
 __all__ = ["RaftStore"]
+
+_BRIEF_REVISIONS: Final = 16
+"""A watch that lacks so few revisions reads them in microseconds."""
 
 
 class RaftStore(WatchedStore):
@@ -100,6 +105,22 @@ class RaftStore(WatchedStore):
         """All guarantees of the contract."""
         return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
 
+    def standing(self) -> MetadataStanding:
+        """What this member knows of the group; it may be the last to hear of a new leader."""
+        raft = self.node.raft
+        conf = raft.conf
+        return MetadataStanding(
+            engine="raft",
+            member=raft.node_id,
+            leader=raft.leader or 0,
+            term=raft.term,
+            committed=raft.commit,
+            applied=raft.applied_index,
+            voters=list(conf.voters),
+            leaving=[each for each in conf.outgoing if each not in conf.voters],
+            learners=list(conf.learners),
+        )
+
     @property
     def _machine(self) -> StoreMachine:
         return self._checks
@@ -142,7 +163,7 @@ class RaftStore(WatchedStore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with trio.CancelScope(shield=True):  # bounded by one transaction and one write
+        with trio.CancelScope(shield=True):  # bounded by four short tries to hand over, one transaction and one write
             await self.aclose()
         if self._nursery is not None and self._nursery_manager is not None:
             self._nursery.cancel_scope.cancel()
@@ -164,7 +185,7 @@ class RaftStore(WatchedStore):
         """See :meth:`MetadataStore.get`."""
         self._check_open()
         self._checks.check_key(key)
-        return await self.node.read(lambda machine: machine.get(key))
+        return await self.node.read(lambda machine: machine.get(key), is_brief=True)
 
     async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
         """See :meth:`MetadataStore.list`."""
@@ -199,7 +220,8 @@ class RaftStore(WatchedStore):
     # Watches
 
     async def _history(self, prefix: str, after: int) -> HistoryPage:
-        return await self.node.read_here(lambda machine: machine.history(prefix, after))
+        is_brief = self._revision - after <= _BRIEF_REVISIONS
+        return await self.node.read_here(lambda machine: machine.history(prefix, after), is_brief=is_brief)
 
     async def _reach_present(self) -> None:
-        await self.node.read(lambda machine: None)
+        await self.node.read(lambda machine: None, is_brief=True)

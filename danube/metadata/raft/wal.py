@@ -18,6 +18,7 @@ import trio
 
 from danube.log import Disk, EntryType, Journal, Location
 from danube.log import Entry as JournalEntry
+from danube.metadata.raft.options import FILE_BYTES
 from danube.metadata.raft.records import (
     LOG,
     STANDING,
@@ -34,10 +35,8 @@ from danube.model.limits import MIB, Limits
 from danube.model.policies import Durability
 from danube.raft import Base, HardState, NodeId, Ready
 
-__all__ = ["FILE_BYTES", "Wal"]
+__all__ = ["Wal"]
 
-FILE_BYTES: Final = 8 * MIB
-"""Size of a file of the journal."""
 _MOST_BYTES: Final = 512 * MIB
 """What the journal may take on the disk: several times of what a member keeps for slow ones."""
 
@@ -69,7 +68,7 @@ class _Tag(NamedTuple):
     number: int
     """Of the Ready; 0: none ends here."""
     generation: int
-    """Of the standing; 0: it is none."""
+    """Of the standing; 0: the entry is no standing."""
 
 
 class Wal:
@@ -95,6 +94,7 @@ class Wal:
             max_batch_bytes=file_bytes // 3,
             journal_max_bytes=max(_MOST_BYTES, 64 * file_bytes),
             journal_reserve_bytes=2 * file_bytes,
+            start_descriptor_wait_s=0.0,  # opening the member is tried again as a whole
         )
         self._written = written
         self._journal = Journal(

@@ -20,7 +20,7 @@ from danube.testing.simulation.node import shown_error
 if TYPE_CHECKING:
     from danube.testing.simulation.workload import Applications, ConsumerPlan, TopicPlan
 
-__all__ = ["ChorePlan", "do_chore"]
+__all__ = ["NO_TOPIC_RULES", "ChorePlan", "do_chore"]
 
 _HARMLESS: Final[tuple[dict[str, Any], ...]] = (
     {"max_unacked_messages": 10},
@@ -44,7 +44,7 @@ _TOPIC_RULES: Final[tuple[dict[str, Any], ...]] = (
     {"dispatch_rate": {"messages_per_s": 50.0}},
 )
 """Policy changes that refuse or slow down new messages while they last."""
-_NO_TOPIC_RULES: Final[dict[str, Any]] = {name: None for rules in _TOPIC_RULES for name in rules}
+NO_TOPIC_RULES: Final[dict[str, Any]] = {name: None for rules in _TOPIC_RULES for name in rules}
 _LONGER_S: Final = 8.0
 
 
@@ -82,7 +82,7 @@ async def do_chore(applications: Applications, plan: ChorePlan, random: Random) 
             with trio.move_on_after(random.expovariate(1 / plan.every_s)):
                 await applications.calm.wait()
         if chore is _change_topic:
-            await client.admin.change_policies(plan.topic.name, **_NO_TOPIC_RULES)
+            await client.admin.change_policies(plan.topic.name, **NO_TOPIC_RULES)
         return True
 
     await applications.again_and_again(plan.name, random, work, 30.0, plan.topic, applications.client)
@@ -141,7 +141,7 @@ async def _change_policy(applications: Applications, plan: ChorePlan, client: Cl
 
 async def _change_topic(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
     """Change a policy of a live topic, or remove all of them; lengthen a time to live, and restore it."""
-    changes = dict(random.choice((*_TOPIC_RULES, _NO_TOPIC_RULES, _NO_TOPIC_RULES)))
+    changes = dict(random.choice((*_TOPIC_RULES, NO_TOPIC_RULES, NO_TOPIC_RULES)))
     if plan.topic.message_ttl_s:
         changes["message_ttl_s"] = random.choice((plan.topic.message_ttl_s, plan.topic.message_ttl_s, _LONGER_S, 0.0))
     applications.trace("change-topic", plan.topic.name, changes)

@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--base", type=int, help="with --minutes: the first seed (default: by date and commit)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worlds at a time (default: all CPUs)")
     parser.add_argument("--duration", type=float, help="virtual seconds of storm (default: the seed's)")
-    parser.add_argument("--kind", choices=list(KINDS), help="with --seed: the kind of world (default: the seed's)")
+    parser.add_argument("--kind", choices=list(KINDS), help="kind of the worlds (default: the seed's)")
     parser.add_argument("--watchdog", type=float, default=300.0, help="real seconds that a world may take")
     parser.add_argument("--speed", action="store_true", help="measure how fast virtual time passes in a calm world")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -45,18 +45,26 @@ def main() -> int:
         # Sets of texts would have another order in each process.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
     if options.worker:
-        work(iter(sys.stdin.readline, ""), _say, duration_s=options.duration, watchdog_s=options.watchdog)
+        seeds = iter(sys.stdin.readline, "")
+        work(seeds, _say, duration_s=options.duration, kind=options.kind, watchdog_s=options.watchdog)
         return 0
     if options.speed:
         return _speed()
     if options.seed is not None:
         return _one(options.seed, options.duration, options.kind, trace=options.trace, as_json=options.json)
-    seeds: Iterable[int] = options.seeds or range(20)
+    worlds: Iterable[int] = options.seeds or range(20)
     if options.minutes is not None:
         base = options.base if options.base is not None else present_base()
         _say(f"fresh seeds from {base} on, for {options.minutes:g} minutes")
-        seeds = fresh_seeds(base, options.minutes)
-    summary = run_many(seeds, jobs=options.jobs, duration_s=options.duration, watchdog_s=options.watchdog, found=_tell)
+        worlds = fresh_seeds(base, options.minutes)
+    summary = run_many(
+        worlds,
+        jobs=options.jobs,
+        duration_s=options.duration,
+        kind=options.kind,
+        watchdog_s=options.watchdog,
+        found=_tell,
+    )
     if options.minutes is not None:
         _say(f"fresh seeds: {base} to {base + summary.worlds - 1}")
     for line in summary.lines():

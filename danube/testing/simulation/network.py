@@ -145,13 +145,13 @@ class Endpoint:
             self._arriving.appendleft((now, data[max_bytes:]))
         return data[:max_bytes]
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         """Send the part that fits into the window, as a non-blocking socket does; return the number of bytes."""
         self._check(self._clock.now)
         room = WINDOW_BYTES - self.peer._on_the_way
         if room <= 0:
             return 0
-        self._push(data if len(data) <= room else data[:room])
+        self._push(bytes(data[:room]))
         return min(len(data), room)
 
     async def send(self, data: bytes | bytearray | memoryview) -> None:
@@ -256,7 +256,7 @@ class _Socket:
         except ConnectionError as error:
             raise _lost(error) from error
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         """Send the part that fits into the window."""
         try:
             return self._endpoint.send_now(data)
@@ -418,6 +418,14 @@ class Network:
         self._trace("one-way-cut" if cut else "one-way-mended", source, target)
         for endpoint in self._between(target, source):
             endpoint._wake()
+
+    def mend(self, one: str, other: str) -> None:
+        """Restore a link, whatever was cut; its latency stays."""
+        link = self.link(one, other)
+        if link.cut:
+            self.set_cut(one, other, cut=False)
+        for target in list(link.cut_to):
+            self.set_one_way_cut(other if target == one else one, target, cut=False)
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections of a link; both sides are notified at once."""

@@ -9,11 +9,13 @@ A crash marks the life as over, removes disk and network, and only then cancels 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Container, Sequence
+import errno
+from collections.abc import AsyncIterator, Callable, Collection, Container, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import deepcopy
 from random import Random
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import trio
 
@@ -21,7 +23,19 @@ import danube.compat
 from danube.broker import Broker, BrokerConfig, Seams
 from danube.broker.runtime.config import StorageConfig
 from danube.log._files import journal_name
-from danube.metadata import Capabilities, LeaseId, MemoryStore, MetadataStore
+from danube.metadata import (
+    Capabilities,
+    Condition,
+    Delete,
+    Group,
+    KeyValue,
+    LeaseId,
+    MemoryStore,
+    MetadataStore,
+    Put,
+    TransactionResult,
+    Watch,
+)
 from danube.metadata._machine import StoreMachine
 from danube.metadata._memory_table import MemoryTable
 from danube.model.errors import DanubeError, StorageUnavailableError, UnavailableError
@@ -31,10 +45,11 @@ from danube.testing.disk import SimulatedDisk
 from danube.testing.metadata import FaultyMetadataStore
 from danube.testing.simulation._scheduler import MACHINE, Pauses
 from danube.testing.simulation.network import Network
+from danube.testing.simulation.raft_machine import RaftMachine
 from danube.testing.simulation.trace import Trace
 from danube.testing.storage_faults import FaultyStorage
 
-__all__ = ["BrokerNode", "Life", "danube_error", "shown_error"]
+__all__ = ["BrokerNode", "Life", "SharedMetadata", "danube_error", "shown_error"]
 
 T = TypeVar("T")
 
@@ -81,6 +96,80 @@ class _KeptStore(MemoryStore):
         return self._table.leases()
 
 
+class SharedMetadata(MemoryStore):
+    """Metadata that several brokers share, and that outlive all of them."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As seen by a life: everything is still there in the next one."""
+        return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
+
+
+class _Borrowed(MetadataStore):
+    """A life's handle on shared metadata: a dead broker changes nothing, and closing it leaves the others theirs."""
+
+    def __init__(self, store: MetadataStore, life: Life) -> None:
+        self._store = store
+        self._life = life
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def get(self, key: str) -> KeyValue | None:
+        self._check()
+        return await self._store.get(key)
+
+    async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
+        self._check()
+        return await self._store.list(prefix)
+
+    async def put(
+        self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
+    ) -> int:
+        self._check()
+        return await self._store.put(key, value, expected_revision=expected_revision, lease=lease)
+
+    async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
+        self._check()
+        return await self._store.delete(key, expected_revision=expected_revision)
+
+    async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
+        self._check()
+        return await self._store.transact(conditions, operations)
+
+    async def grant_lease(self, ttl_s: float) -> LeaseId:
+        self._check()
+        return await self._store.grant_lease(ttl_s)
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        self._check()
+        await self._store.keep_alive(lease)
+
+    async def revoke(self, lease: LeaseId) -> int | None:
+        self._check()
+        return await self._store.revoke(lease)
+
+    def watch(self, prefix: str, start_revision: int | None = None) -> Watch:
+        return self._store.watch(prefix, start_revision)
+
+    def _check(self) -> None:
+        if self._life.over:
+            raise UnavailableError("the process is dead")
+
+
 class _LifeStorage(FaultyStorage):
     """A life's handle on a bucket. A put or delete in flight at the end of the life may still arrive."""
 
@@ -108,9 +197,10 @@ class _LifeStorage(FaultyStorage):
 class _LifeDisk:
     """A life's handle on the disk, which reports its writes for ambushes. A dead disk fails by itself."""
 
-    def __init__(self, disk: SimulatedDisk, touched: Callable[[str], None]) -> None:
+    def __init__(self, disk: SimulatedDisk, touched: Callable[[str], None], name: str = "disk") -> None:
         self._disk = disk
-        self._touched = touched
+        self._touch = touched
+        self._name = name
         self.list = disk.list
         self.remove = disk.remove
         self.read = disk.read
@@ -119,20 +209,20 @@ class _LifeDisk:
 
     async def create(self, name: str, size: int) -> None:
         """See :meth:`danube.log.Disk.create`."""
-        self._touched("disk-create")
+        self._touch(f"{self._name}-create")
         await self._disk.create(name, size)
 
     async def rename(self, old: str, new: str) -> None:
         """See :meth:`danube.log.Disk.rename`."""
-        self._touched("disk-rename")
+        self._touch(f"{self._name}-rename")
         await self._disk.rename(old, new)
-        self._touched("disk-renamed")
+        self._touch(f"{self._name}-renamed")
 
     async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
         """See :meth:`danube.log.Disk.write`."""
-        self._touched("disk-write")
+        self._touch(f"{self._name}-write")
         await self._disk.write(name, position, buffers, sync=sync)
-        self._touched("disk-written")
+        self._touch(f"{self._name}-written")
 
 
 class BrokerNode:
@@ -150,6 +240,8 @@ class BrokerNode:
         started: called with each new life.
         recovered: called when a life is ready.
         failed: called with an unexpected end: (node, life, error).
+        metadata: those of its cluster; None: it has its own.
+        raft: its member of the group that keeps the metadata of its cluster; None: it has none.
     """
 
     def __init__(
@@ -166,6 +258,8 @@ class BrokerNode:
         started: Callable[[BrokerNode], None],
         failed: Callable[[BrokerNode, Life, BaseException], None],
         recovered: Callable[[BrokerNode], None] = lambda node: None,
+        metadata: MetadataStore | None = None,
+        raft: RaftMachine | None = None,
     ) -> None:
         self.name = name
         self.config = config
@@ -202,6 +296,8 @@ class BrokerNode:
         self._started = started
         self._recovered = recovered
         self._failed = failed
+        self._shared = metadata
+        self.raft = raft
         self._metadata = MemoryTable()
         self._metadata_store: FaultyMetadataStore | None = None
         self._storages: list[_LifeStorage] = []
@@ -265,10 +361,20 @@ class BrokerNode:
             self._changed = self._changed or self.disk.writing or self._picture() != self._before
         self.disk = self.disk.crash(power_loss=power_loss)
         self.stage_disk = self.stage_disk.crash(power_loss=power_loss)
+        if self.raft is not None:
+            self.raft.crash(power_loss=power_loss)
         if self.lost and power_loss:
             self._before = self._picture()  # without what lives before the loss had not synced
 
     # --- Losses
+
+    def wipe(self) -> None:
+        """Cut the power, and replace all disks by empty ones: what starts again is another broker."""
+        self.crash(power_loss=True)
+        self.disk = SimulatedDisk(Random(self._random.getrandbits(64)))
+        self.stage_disk = SimulatedDisk(Random(self._random.getrandbits(64)), growing=True)
+        if self.raft is not None:
+            self.raft.wipe()
 
     def copy_metadata(self) -> MemoryTable:
         """Return a copy of the present metadata."""
@@ -392,9 +498,14 @@ class BrokerNode:
         async def open_stage_disk(config: BrokerConfig) -> AsyncIterator[_LifeDisk]:
             yield _LifeDisk(self.stage_disk, self._touch)
 
-        def open_metadata(config: BrokerConfig) -> AbstractAsyncContextManager[MetadataStore]:
+        def open_metadata(config: BrokerConfig, group: Group | None) -> AbstractAsyncContextManager[MetadataStore]:
+            if self.raft is not None:
+                assert group is not None
+                return self.raft.open(
+                    config, group, lambda disk: _LifeDisk(disk, self._touch, "raft"), lambda: life.over
+                )
             self._metadata_store = FaultyMetadataStore(
-                _KeptStore(self._metadata, config.limits, life),
+                _Borrowed(self._shared, life) if self._shared else _KeptStore(self._metadata, config.limits, life),
                 Random(self._random.getrandbits(64)),
                 **self.metadata_faults,
             )
@@ -416,14 +527,34 @@ class BrokerNode:
             await trio.lowlevel.checkpoint()
             return [] if life.over else list(self._network.listen(self.name, addresses))
 
+        async def holds_metadata(config: BrokerConfig) -> bool:
+            await trio.lowlevel.checkpoint()
+            return self.raft is not None and not self.raft.is_new
+
+        async def connect(host: str, port: int) -> Any:
+            if life.over:
+                raise ConnectionAbortedError(errno.ECONNABORTED, "the process is dead")
+            return await self._network.connect(self.name, host, port)
+
+        async def own_addresses(host: str) -> Collection[str]:
+            await trio.lowlevel.checkpoint()
+            return [host] if host == self.name else []
+
+        random = Random(self._random.getrandbits(64))
         return Seams(
             wall_clock_us=self.wall_clock_us,
-            random=Random(self._random.getrandbits(64)),
+            random=random,
             open_disk=open_disk,
             open_stage_disk=open_stage_disk,
             open_metadata=open_metadata,
+            holds_metadata=holds_metadata,
+            has_groups=self.raft is not None,
             open_backend=open_backend,
             listen=listen,
+            connect=connect,
+            own_addresses=own_addresses,
+            read_secret=lambda path: b"the secret of simulated brokers",
+            random_bytes=random.randbytes,
         )
 
     def _touch(self, what: str) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from danube.broker import BrokerConfig
 from danube.model.limits import KIB, Limits
 from danube.model.policies import Durability, PoisonPolicy, Retention, SubscriptionPolicy, SubscriptionType
 from danube.testing.simulation.chores import ChorePlan
 from danube.testing.simulation.node import PORT
-from danube.testing.simulation.storm import FAULTS, SLOW_FAULTS
+from danube.testing.simulation.storm import CLUSTER_FAULTS, FAULTS, GROUP_FAULTS, SLOW_FAULTS, WIPES
 from danube.testing.simulation.upstream import UpstreamPlan
 from danube.testing.simulation.workload import ACK_TIMEOUT_S, ConsumerPlan, ProducerPlan, TopicPlan
 
@@ -44,15 +44,38 @@ class WorldPlan(NamedTuple):
     """Applications whose producers use the upstream protocol."""
     losses: bool = False
     """Whether machines lose metadata or journal files while their broker is dead, and run out of descriptors."""
+    is_cluster: bool = False
+    """Whether the brokers share metadata and topics: then they are one home, :data:`CLUSTER`."""
+    keeps_metadata: bool = False
+    """Whether the brokers of a cluster keep the metadata themselves, as a Raft group."""
+    cuts_log: bool = False
+    """Whether the members of that group cut their logs all the time."""
+    wipes: bool = False
+    """Whether a machine of the cluster loses its disks."""
+
+    @property
+    def routes(self) -> dict[str, list[str]]:
+        """The machines that clients may try, by home."""
+        if self.is_cluster:
+            return {CLUSTER: list(self.configs)}
+        numbers = range(2, 2 + self.most_moves)
+        return {home: [home, *(f"{home}-{number}" for number in numbers)] for home in self.configs}
 
     def home_of(self, machine: str) -> str:
         """Return the home whose machine was replaced by this one."""
+        if self.is_cluster:
+            return CLUSTER
         return next(home for home in self.configs if machine == home or machine.startswith(home + "-"))
 
 
-KINDS = {"single": 10, "several": 3, "moving": 4, "damaged": 2}
+KINDS = {"single": 10, "several": 3, "moving": 4, "damaged": 2, "cluster": 0}
 """Kinds of worlds, and their weights: one broker; two that share only a bucket; one that moves from
-machine to machine; one whose stored data is damaged."""
+machine to machine; one whose stored data is damaged; three to five that share metadata, topics and a bucket, which are
+run on request only, so that the seeds of the others stay as they were."""
+_KEEPING_METADATA: Final = 0.7
+"""Share of the clusters that keep their metadata themselves; the others share a faulty store."""
+CLUSTER = "cluster"
+"""The home of all topics of a cluster."""
 
 
 def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = None) -> WorldPlan:
@@ -60,9 +83,17 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     random = Random(f"plan {seed}")
     drawn = random.choices(list(KINDS), list(KINDS.values()))[0]
     kind = kind if kind is not None else drawn
-    homes = {"single": ["broker"], "several": ["north", "south"], "moving": ["broker"]}.get(kind, ["broker"])
+    is_cluster = kind == "cluster"
+    homes = ["north", "south"] if kind == "several" else ["broker"]
+    if is_cluster:
+        homes = [f"h{number}" for number in range(1, random.choice((4, 4, 5, 6)))]
+    # Separate randomness for what only clusters have.
+    own = Random(f"cluster {seed}")
+    keeps_metadata = is_cluster and own.random() < _KEEPING_METADATA
+    cuts_log = keeps_metadata and own.random() < 0.5
+    wipes = keeps_metadata and own.random() < 0.3
     topics = [
-        _draw_topic(random, index, homes[index % len(homes)], moving=kind == "moving")
+        _draw_topic(random, index, CLUSTER if is_cluster else homes[index % len(homes)], kind)
         for index in range(max(len(homes), random.choice((1, 2, 2, 3))))
     ]
     producers: list[ProducerPlan] = []
@@ -85,8 +116,10 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     chores = _draw_chores(random, consumers)
     # Separate randomness: everything drawn above stays as it was.
     others = Random(f"others {seed}")
-    upstream = _draw_upstream(others, topics)
+    upstream = [] if is_cluster else _draw_upstream(others, topics)
     consumers = [_draw_habits(others, each) for each in consumers]
+    if is_cluster:  # the simulated clients of the upstream protocol look nothing up
+        consumers = [each._replace(upstream=False) for each in consumers]
     chores += [
         ChorePlan("change-topic", f"q{index}", topic, others.choice((1.0, 5.0)))
         for index, topic in enumerate(topics)
@@ -95,6 +128,14 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     chosen = random.sample(sorted(FAULTS), random.randint(3, len(FAULTS)))
     faults = {name: FAULTS[name] for name in chosen}
     faults |= {name: weight for name, weight in SLOW_FAULTS.items() if others.random() < 0.3}
+    if is_cluster:
+        faults |= _draw_cluster_faults(own, keeps_metadata, wipes)
+    if keeps_metadata:
+        faults.pop("metadata-trouble", None)  # they are as good as network, disks and clocks
+    if wipes:
+        # What belongs to a topic on a lost disk, and is a topic itself, may be there, too.
+        consumers = [each._replace(poisons=frozenset(), policy=_without_poison(each.policy)) for each in consumers]
+        chores = [each for each in chores if each.kind != "churn"]
     ends = ["drain", "kill", "power-loss"]
     if any(topic.message_ttl_s or topic.delays for topic in topics):
         faults.pop("clock-jump", None)  # what is early or late would be so by a clock that is wrong
@@ -105,7 +146,10 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         ends.append("loss")
     return WorldPlan(
         seed=seed,
-        configs={home: _draw_config(random, home) for home in homes},
+        configs={
+            home: _draw_config(random, home, CLUSTER if is_cluster else home, homes if keeps_metadata else ())
+            for home in homes
+        },
         topics=topics,
         producers=producers,
         consumers=consumers,
@@ -117,8 +161,23 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         most_moves=5 if kind == "moving" else 0,
         like_sockets=random.random() < 0.8,
         upstream=upstream,
-        losses=Random(f"losses {seed}").random() < 0.3,  # of chance of its own: other worlds stay as they were
+        # Of chance of its own: other worlds stay as they were.
+        losses=not is_cluster and Random(f"losses {seed}").random() < 0.3,
+        is_cluster=is_cluster,
+        keeps_metadata=keeps_metadata,
+        cuts_log=cuts_log,
+        wipes=wipes,
     )
+
+
+def _draw_cluster_faults(random: Random, keeps_metadata: bool, wipes: bool) -> dict[str, float]:
+    known = CLUSTER_FAULTS | (GROUP_FAULTS if keeps_metadata else {})
+    chosen = random.sample(sorted(known), random.randint(2, len(known)))
+    return {name: known[name] for name in chosen} | (WIPES if wipes else {})
+
+
+def _without_poison(policy: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in policy.items() if name not in ("poison", "max_redelivery_count")}
 
 
 def _draw_upstream(random: Random, topics: list[TopicPlan]) -> list[UpstreamPlan]:
@@ -142,16 +201,18 @@ def _draw_habits(random: Random, consumer: ConsumerPlan) -> ConsumerPlan:
     return consumer._replace(cumulative=in_line and cumulative, upstream=upstream)
 
 
-def _draw_topic(random: Random, index: int, home: str, *, moving: bool) -> TopicPlan:
+def _draw_topic(random: Random, index: int, home: str, kind: str) -> TopicPlan:
     weights = {Durability.DISK: 5, Durability.OS: 3, Durability.REMOTE: 2, Durability.NONE: 1}
+    if kind == "cluster":
+        weights |= {Durability.NONE: 3}
     durability = random.choices(list(weights), list(weights.values()))[0]
-    if moving:
+    if kind == "moving":
         durability = Durability.REMOTE
     lossy = durability is Durability.NONE
     return TopicPlan(
         name=f"/default/t{index}",
         durability=durability,
-        partitions=random.choice((0, 0, 2)),
+        partitions=random.choice((0, 0, 4) if kind == "cluster" else (0, 0, 2)),
         retention=Retention(max_bytes=100 * KIB) if random.random() < 0.25 and not lossy else Retention(),
         home=home,
         message_ttl_s=4.0 if random.random() < 0.1 and not lossy else 0.0,
@@ -168,7 +229,7 @@ def _draw_subscription(random: Random, topic: TopicPlan, number: int, first: int
         # Longer than it takes to find a dead connection: then it takes as many deliveries as failures.
         policy |= {"max_redelivery_count": 2, "ack_timeout_s": 20.0}
         policy["poison"] = "block" if poison == "changing" else poison
-    everybody = random.randrange(count)  # this one takes all keys
+    takes_all = random.randrange(count)  # the index of the consumer that takes all keys
     filtered = kind.traits.wants_keys and random.random() < 0.4
     return [
         ConsumerPlan(
@@ -184,7 +245,7 @@ def _draw_subscription(random: Random, topic: TopicPlan, number: int, first: int
             else frozenset({PoisonPolicy(policy["poison"])})
             if poison
             else frozenset(),
-            filters=random.choice((("k?",), ("k1", "k2*"), ("*3", "p*"))) if filtered and index != everybody else (),
+            filters=random.choice((("k?",), ("k1", "k2*"), ("*3", "p*"))) if filtered and index != takes_all else (),
             handling_s=random.choice((0.0, 0.0, 0.0, 5.0)),
             renews=random.random() < 0.5,
         )
@@ -203,13 +264,15 @@ def _draw_chores(random: Random, consumers: list[ConsumerPlan]) -> list[ChorePla
     return chores
 
 
-def _draw_config(random: Random, home: str) -> BrokerConfig:
+def _draw_config(random: Random, home: str, cluster: str, neighbours: Sequence[str]) -> BrokerConfig:
     file_size = 256 * KIB
     return BrokerConfig(
         listen=(f"{home}:{PORT}",),
+        peers=",".join(f"{each}:{PORT}" for each in neighbours),
+        cluster_secret="/simulated/secret" if cluster == CLUSTER else "",
         data_directory="/simulated",
         journal_file_size=file_size,
-        cluster=home,
+        cluster=cluster,
         storage="memory://bucket",
         drain_timeout_s=random.choice((2.0, 10.0)),
         limits=Limits(

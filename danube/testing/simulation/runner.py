@@ -42,11 +42,14 @@ class Trouble(NamedTuple):
     """Its violations, or how it broke or hung."""
     duration_s: float | None = None
     """Duration of its faults, if not drawn from the seed."""
+    kind: str | None = None
+    """Its kind, if not drawn from the seed."""
 
     def told(self) -> str:
         """Return a description for people, with the command that runs the world again."""
         duration = f" --duration {self.duration_s:g}" if self.duration_s is not None else ""
-        again = f"python -m danube.testing.simulation --seed {self.seed}{duration}"
+        kind = f" --kind {self.kind}" if self.kind is not None else ""
+        again = f"python -m danube.testing.simulation --seed {self.seed}{duration}{kind}"
         return "\n  ".join([f"seed {self.seed} FAILED; run it again with: {again}", *self.what])
 
 
@@ -66,8 +69,8 @@ class Summary(msgspec.Struct):
     """How often what was traced."""
     troubles: list[Trouble] = []
 
-    def add(self, report: Report, duration_s: float | None = None) -> None:
-        """Add the report of a world; ``duration_s``: of its faults, if not drawn from the seed."""
+    def add(self, report: Report, duration_s: float | None = None, kind: str | None = None) -> None:
+        """Add the report of a world; ``duration_s`` and ``kind``: as far as they were not drawn from the seed."""
         self.worlds += 1
         self.virtual_s += report.virtual_s
         self.published += report.published
@@ -76,7 +79,7 @@ class Summary(msgspec.Struct):
         self.faults.update(report.faults)
         self.events.update(report.counts)
         if report.violations:
-            self.troubles.append(Trouble(report.seed, report.violations, duration_s))
+            self.troubles.append(Trouble(report.seed, report.violations, duration_s, kind))
 
     def lines(self) -> list[str]:
         """Return the summary for a person."""
@@ -103,6 +106,7 @@ def run_many(
     *,
     jobs: int,
     duration_s: float | None = None,
+    kind: str | None = None,
     watchdog_s: float = _WATCHDOG_S,
     found: Callable[[Trouble], None] = lambda trouble: None,
 ) -> Summary:
@@ -112,6 +116,7 @@ def run_many(
         seeds: may be endless; they are taken as workers become free.
         jobs: worlds at a time.
         duration_s: of the stormy part; None leaves it to the seed.
+        kind: of the worlds; None leaves it to the seed.
         watchdog_s: real seconds that one world may take.
         found: called with each world that fails, as soon as it does.
     """
@@ -124,7 +129,7 @@ def run_many(
             return next(waiting, None)
 
     threads = [
-        threading.Thread(target=_feed_workers, args=(following, results, duration_s, watchdog_s), daemon=True)
+        threading.Thread(target=_feed_workers, args=(following, results, duration_s, kind, watchdog_s), daemon=True)
         for _ in range(jobs)
     ]
     for thread in threads:
@@ -139,7 +144,7 @@ def run_many(
             summary.troubles.append(result)
             found(result)
         else:
-            summary.add(result, duration_s)
+            summary.add(result, duration_s, kind)
             if result.violations:
                 found(summary.troubles[-1])
     summary.real_s = time.monotonic() - began_s
@@ -150,13 +155,14 @@ def _feed_workers(
     following: Callable[[], int | None],
     results: SimpleQueue[Report | Trouble | None],
     duration_s: float | None,
+    kind: str | None,
     watchdog_s: float,
 ) -> None:
     """Give seeds to one worker after the other."""
     try:
         seed = following()
         while seed is not None:
-            with tempfile.TemporaryFile("w+") as said, _started(said, duration_s, watchdog_s) as worker:
+            with tempfile.TemporaryFile("w+") as said, _started(said, duration_s, kind, watchdog_s) as worker:
                 assert worker.stdin is not None
                 assert worker.stdout is not None
                 for _ in range(_WORLDS_OF_A_WORKER):
@@ -170,7 +176,8 @@ def _feed_workers(
                     if not line:
                         worker.wait()
                         said.seek(0)
-                        results.put(Trouble(seed, ["the world broke or hung:\n" + said.read()[-6000:]], duration_s))
+                        what = "the world broke or hung:\n" + said.read()[-6000:]
+                        results.put(Trouble(seed, [what], duration_s, kind))
                     else:
                         results.put(Report(**json.loads(line)))
                     seed = following()
@@ -181,10 +188,12 @@ def _feed_workers(
         results.put(None)
 
 
-def _started(said: Any, duration_s: float | None, watchdog_s: float) -> subprocess.Popen[str]:
+def _started(said: Any, duration_s: float | None, kind: str | None, watchdog_s: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "danube.testing.simulation", "--worker", "--watchdog", str(watchdog_s)]
     if duration_s is not None:
         command += ["--duration", str(duration_s)]
+    if kind is not None:
+        command += ["--kind", kind]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -195,13 +204,20 @@ def _started(said: Any, duration_s: float | None, watchdog_s: float) -> subproce
     )
 
 
-def work(seeds: Iterator[str], say: Callable[[str], None], *, duration_s: float | None, watchdog_s: float) -> None:
+def work(
+    seeds: Iterator[str],
+    say: Callable[[str], None],
+    *,
+    duration_s: float | None,
+    kind: str | None = None,
+    watchdog_s: float,
+) -> None:
     """Be a worker: run the worlds of the seeds that come in, and answer each with its report."""
     gc.collect()
     gc.freeze()  # each world begins with a collection, and need not look at the modules again
     for line in seeds:
         seed = int(line)
         faulthandler.dump_traceback_later(watchdog_s, exit=True)
-        report = run_world(seed, plan=draw_plan(seed, duration_s=duration_s), keep=1)
+        report = run_world(seed, plan=draw_plan(seed, duration_s=duration_s, kind=kind), keep=1)
         faulthandler.cancel_dump_traceback_later()
         say(json.dumps(report._replace(story=[])._asdict()))

@@ -17,7 +17,7 @@ from danube.testing.simulation.node import BrokerNode
 if TYPE_CHECKING:
     from danube.testing.simulation.world import World
 
-__all__ = ["FAULTS", "Storm"]
+__all__ = ["CLUSTER_FAULTS", "FAULTS", "GROUP_FAULTS", "SLOW_FAULTS", "WIPES", "Storm"]
 
 _MOST_PASSES = 12
 """An ambush strikes up to this many passes of the scheduler after its trigger."""
@@ -45,6 +45,14 @@ FAULTS = {
 
 SLOW_FAULTS = {"slow-reads": 1.0, "unsynced-repeats": 1.5}
 """The same, in some worlds: faults that need a slow disk, so that operations overlap with others."""
+
+
+CLUSTER_FAULTS = {"split": 1.5, "one-way-cut": 1.5, "pause-leader": 1.0, "pause-owner": 1.0, "kill-leader": 1.0}
+"""Faults of worlds whose brokers form a cluster."""
+GROUP_FAULTS = {"raft-slow-disk": 1.0, "raft-sync-error": 0.3}
+"""The same, if they keep their metadata themselves."""
+WIPES = {"wipe": 1.5}
+"""In some of these worlds, once: a machine loses its disks, and comes back as another broker."""
 
 
 class Storm:
@@ -94,10 +102,11 @@ class Storm:
             node.set_storage_faults(
                 down=False, unavailable=0.0, lose_answer=0.0, throttle=0.0, hang=0.0, latency_s=0.005
             )
-            for host in self._hosts:
+            if node.raft is not None:
+                node.raft.disk.sync_delay_s = 0.002
+            for host in [*self._hosts, *self._neighbours(node)]:
                 network.link(host, node.name).latency_s = 0.0005
-                if network.link(host, node.name).cut:
-                    network.set_cut(host, node.name, cut=False)
+                network.mend(host, node.name)
             if node not in self._world.serving:
                 node.crash(power_loss=False)  # a former owner that does not know it yet: turn it off
         network.short_reads = 0.0
@@ -130,7 +139,7 @@ class Storm:
             case "slow-network":
                 trace.fault(name, node.name)
                 self._network.short_reads = random.choice((0.0, 0.5))
-                for host in self._hosts:
+                for host in [*self._hosts, *self._neighbours(node)]:
                     self._network.link(host, node.name).latency_s = random.choice((0.0005, 0.02, 0.3))
             case "slow-disk":
                 trace.fault(name, node.name)
@@ -185,6 +194,26 @@ class Storm:
                 self._flip_object(node)
             case "move":
                 await self._move(node)
+            case "split":
+                await self._split()
+            case "one-way-cut":
+                await self._cut_one_way(node)
+            case "pause-leader" | "pause-owner":
+                await self._pause(name, self._world.leader() if name == "pause-leader" else self._world.busiest())
+            case "kill-leader":
+                await self._crash(self._world.leader() or node, power_loss=random.random() < 0.5)
+            case "raft-slow-disk" if node.raft is not None:
+                trace.fault(name, node.name)
+                node.raft.disk.sync_delay_s = random.choice((0.05, 0.5, 2.0))
+                await trio.sleep(random.uniform(0.5, 8))
+                node.raft.disk.sync_delay_s = 0.002
+            case "raft-sync-error" if node.raft is not None:
+                if node.life is not None:
+                    trace.fault(name, node.name)
+                    node.disk_errors += 1
+                    node.raft.disk.fail("sync", errno.EIO)
+            case "wipe":
+                self._world.wipe(node)
             case _:
                 raise AssertionError(name)
 
@@ -243,7 +272,9 @@ class Storm:
         target = random.choice(
             ("disk-write", "disk-written", "disk-rename", "disk-renamed", "storage-put", "storage-delete")
         )
-        left = random.choice((1, 2, 5, 20)) if target.startswith("disk-wr") else random.choice((1, 2, 3))
+        if node.raft is not None and self._other_random.random() < 0.3:
+            target = self._other_random.choice(("raft-write", "raft-written", "raft-rename", "raft-renamed"))
+        left = random.choice((1, 2, 5, 20)) if target[5:].startswith("wr") else random.choice((1, 2, 3))
         passes = random.randrange(_MOST_PASSES)
         power_loss = random.random() < 0.5
         self._trace.fault("ambush", node.name, target, left, passes)
@@ -338,6 +369,50 @@ class Storm:
         self._trace.fault("flip-object", node.name, key, len(data))
         space.store(key, bytes(wrong), modified_us)
         self._world.damaged(node, {NO_TOPIC})
+
+    # --- Clusters
+
+    def _neighbours(self, node: BrokerNode) -> list[str]:
+        return [each.name for each in self._world.nodes if each is not node] if self._plan.is_cluster else []
+
+    async def _pause(self, name: str, node: BrokerNode | None) -> None:
+        if node is None:
+            return
+        self._trace.fault(name, node.name)
+        node.pause()
+        await trio.sleep(self._random.choice((0.3, 1.0, 4.0, 12.0)))
+        self._trace("resume", node.name)
+        node.resume()
+
+    async def _split(self) -> None:
+        """Cut the brokers, and the applications, into two groups that do not reach each other."""
+        network, random = self._network, self._random
+        names = [node.name for node in self._world.serving]
+        one = random.sample(names, random.randint(1, len(names) // 2))
+        other = [name for name in names if name not in one]
+        links = [(first, second) for first in one for second in other]
+        for host in self._hosts:
+            links += [(host, name) for name in random.choice(([], one, other))]
+        self._trace.fault("split", *one)
+        for link in links:
+            network.set_cut(*link, cut=True)
+        await trio.sleep(random.choice((0.5, 2.0, 6.0, 15.0)))
+        for link in links:
+            network.set_cut(*link, cut=False)
+
+    async def _cut_one_way(self, node: BrokerNode) -> None:
+        """Let a broker send, and hear nothing from some others, or the reverse."""
+        network, random = self._network, self._random
+        others = self._neighbours(node)
+        others = random.sample(others, random.randint(1, len(others)))
+        inward = random.random() < 0.5
+        links = [(other, node.name) if inward else (node.name, other) for other in others]
+        self._trace.fault("one-way-cut", node.name, "inward" if inward else "outward")
+        for link in links:
+            network.set_one_way_cut(*link, cut=True)
+        await trio.sleep(random.choice((0.5, 2.0, 6.0, 15.0)))
+        for link in links:
+            network.set_one_way_cut(*link, cut=False)
 
     # --- Links
 

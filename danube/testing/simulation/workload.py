@@ -125,6 +125,7 @@ class Applications:
         routes: by topic's home, the machines that may serve it, in the order in which clients try them.
         wall_clock_us: the world's clock.
         limits: of the clients.
+        is_cluster: whether all machines of a route serve topics at the same time.
     """
 
     def __init__(
@@ -135,15 +136,20 @@ class Applications:
         trace: Trace,
         wall_clock_us: Callable[[], int],
         limits: Limits,
+        *,
+        is_cluster: bool = False,
     ) -> None:
         self.network = network
+        self.is_cluster = is_cluster
         self.routes = routes
         self.history = history
         self.trace = trace
-        self.moves = any(len(machines) > 1 for machines in routes.values())
+        self.moves = not is_cluster and any(len(machines) > 1 for machines in routes.values())
         """Whether topics move from machine to machine."""
         self.calm = trio.Event()
         """Set when the faults are over: producers finish, consumers take and acknowledge everything."""
+        self.abandoned: set[str] = set()
+        """Topics whose applications are turned off when it is calm: one of their partitions stays away."""
         self.finished = trio.Event()
         """Set when consumers must leave."""
         self.limits = limits
@@ -157,8 +163,11 @@ class Applications:
             clock_us=self._wall_clock_us,
             random=random,
         )
+        seeds = list(self.routes[home])
+        if self.is_cluster:
+            random.shuffle(seeds)
         async with danube.connect(
-            "danube://" + ",".join(f"{name}:{PORT}" for name in self.routes[home]),
+            "danube://" + ",".join(f"{name}:{PORT}" for name in seeds),
             connect_timeout_s=2.0,
             request_timeout_s=10.0,
             reconnect_max_s=1.0,
@@ -188,7 +197,7 @@ class Applications:
             scope = trio.CancelScope()
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._kill, host, dies_in_s, scope, random)
+                    nursery.start_soon(self._kill, host, topic, dies_in_s, scope, random)
                     with scope:
                         async with connect(host, random, topic.home) as client:
                             done = await work(client, random)
@@ -196,6 +205,7 @@ class Applications:
             except* DanubeError as errors:
                 self.trace("app-error", host, shown_error(errors))
                 done = done or (self.calm.is_set() and self._has_stopped(topic))
+            done = done or (self.calm.is_set() and topic.name in self.abandoned)
             if not done:
                 self.network.power_on(host)
                 await trio.sleep(random.random())
@@ -204,9 +214,13 @@ class Applications:
         """Whether a topic may have stopped for good, because its data was damaged."""
         return topic.durability is not Durability.NONE and self.history.is_damaged(topic.parts)
 
-    async def _kill(self, host: str, after_s: float, scope: trio.CancelScope, random: Random) -> None:
+    async def _kill(self, host: str, topic: TopicPlan, after_s: float, scope: trio.CancelScope, random: Random) -> None:
         with trio.move_on_after(after_s):
             await self.calm.wait()
+            if topic.name in self.abandoned:
+                self.trace("turned-off", host)
+                self.network.crash(host, silently=False)
+                scope.cancel()
             return
         self.trace.fault("app-crash", host)
         self.network.crash(host, silently=random.random() < 0.3)
@@ -222,7 +236,7 @@ class Applications:
             nonlocal run, number
             if self.calm.is_set():
                 return True
-            losses = self.history.power_losses(plan.topic.parts[0])  # all parts are in one home
+            losses = [self.history.power_losses(part) for part in plan.topic.parts]
             async with client.producer(
                 plan.topic.name,
                 name=plan.name,
@@ -234,8 +248,8 @@ class Applications:
                 if len(producer.stored_before) != len(plan.topic.parts):
                     self.history.violation(f"P2: {plan.topic.name} has {len(producer.stored_before)} partitions")
                     return True
-                for part, stored in zip(plan.topic.parts, producer.stored_before, strict=True):
-                    self.history.producer_run(plan.name, run, part, stored, losses=losses)
+                for part, stored, before in zip(plan.topic.parts, producer.stored_before, losses, strict=True):
+                    self.history.producer_run(plan.name, run, part, stored, losses=before)
                     self.trace("producer", plan.name, run, part, stored)
                 async with trio.open_nursery() as nursery:
                     while not self.calm.is_set():
@@ -310,6 +324,7 @@ class Applications:
         """Take messages until all is finished; once it is calm, acknowledge everything."""
 
         async def work(client: Client, random: Random) -> bool:
+            began = self.history.opening()
             async with client.consumer(
                 plan.topic.name,
                 subscription=plan.subscription,
@@ -321,7 +336,7 @@ class Applications:
                 renew_leases=plan.renews,
                 policy=plan.policy,
             ) as consumer:
-                taker = _Taker(self, plan, consumer, random)
+                taker = _Taker(self, plan, consumer, random, began)
                 self.trace("consumer", plan.name)
                 while not self.finished.is_set():
                     batch: Batch | None = None
@@ -344,13 +359,17 @@ class Applications:
 class _Taker:
     """The hands of a consumer: sees, acknowledges, rejects or forgets, and remembers what it may expect of that."""
 
-    def __init__(self, applications: Applications, plan: ConsumerPlan, consumer: Consumer, random: Random) -> None:
+    def __init__(
+        self, applications: Applications, plan: ConsumerPlan, consumer: Consumer, random: Random, began: int
+    ) -> None:
         self._applications = applications
         self._history = history = applications.history
         self._plan = plan
         self._consumer = consumer
         self._random = random
-        self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts, filters=plan.filters)
+        self._session: Session = history.session(
+            plan.subscription, plan.kind, plan.topic.parts, filters=plan.filters, began=began
+        )
         self._feeds: dict[str, Source] = {}
         self._acked: dict[str, list[tuple[Spot, DeliveredBatch, Moment]]] = {}
         """Of each topic: what was acknowledged, in which batch it came, and when."""

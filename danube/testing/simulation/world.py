@@ -8,6 +8,7 @@ topics, seals them, ends the broker in one of three ways, audits again, and chec
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -18,13 +19,19 @@ import msgspec
 import trio
 
 from danube.broker import BrokerConfig
-from danube.client import Client
+from danube.broker.directory.directory import Directory
+from danube.client import Client, Receipt
+from danube.cluster.records import broker_name
+from danube.metadata import MetadataStore
 from danube.model.errors import (
+    ClosedError,
     CorruptBatchError,
     DanubeError,
+    DataDirectoryError,
     DataLossError,
     JournalFencedError,
     JournalFullError,
+    OwnerAwayError,
     OwnerFencedError,
     UnavailableError,
 )
@@ -33,15 +40,18 @@ from danube.model.limits import Limits
 from danube.model.policies import Durability, PoisonPolicy
 from danube.storage import MemorySpace
 from danube.testing.history import History
+from danube.testing.metadata_history import MetadataHistory
 from danube.testing.simulation._scheduler import Pauses, run_seeded
-from danube.testing.simulation.chores import do_chore
+from danube.testing.simulation.chores import NO_TOPIC_RULES, do_chore
 from danube.testing.simulation.network import Network
-from danube.testing.simulation.node import PORT, BrokerNode, Life, danube_error, shown_error
+from danube.testing.simulation.node import PORT, BrokerNode, Life, SharedMetadata, danube_error, shown_error
+from danube.testing.simulation.owners import OwnerWatch, check_owners, find_differences
 from danube.testing.simulation.plan import WorldPlan, draw_plan
+from danube.testing.simulation.raft_machine import ROOMY, TIGHT, RaftMachine
 from danube.testing.simulation.storm import Storm
 from danube.testing.simulation.trace import Trace
 from danube.testing.simulation.upstream import consume_upstream, produce_upstream
-from danube.testing.simulation.workload import Applications, ConsumerPlan, read_letters, read_topic
+from danube.testing.simulation.workload import Applications, ConsumerPlan, TopicPlan, read_letters, read_topic
 
 __all__ = ["Report", "World", "run_world"]
 
@@ -55,6 +65,13 @@ _MOST_PASSES = 100_000
 
 _LOUD = (DataLossError, CorruptBatchError)
 """How topics stop whose data is damaged."""
+
+CONVERGE_S = 30.0
+"""Virtual seconds in which a cluster has to be whole again after the last fault, and then to accept messages, unless a
+storage hangs."""
+
+_HANGING_S = 65.0
+"""How long a read from a storage waits for an answer that never comes, if it does not know the size of the object."""
 
 _PATIENCE_S = 300.0
 """Virtual seconds after which something that should end is stuck."""
@@ -94,11 +111,26 @@ class World:
         """All machines with a broker that there ever were."""
         self.serving: list[BrokerNode] = []
         """Those that shall serve now, one for each home, in the order of the plan's homes."""
-        routes = {
-            home: [home, *(f"{home}-{number}" for number in range(2, 2 + plan.most_moves))] for home in plan.configs
-        }
+        self.metadata = SharedMetadata() if plan.is_cluster and not plan.keeps_metadata else None
+        self.metadata_history = MetadataHistory()
+        """Of the metadata that the brokers keep."""
+        self.wiped: dict[str, str] = {}
+        """Machines that have lost their disks, and the names of the brokers that they had been."""
+        self.topics = list(plan.topics)
+        """Those that can be served; partitions take the place of a topic of which others are lost."""
+        self.consumers = list(plan.consumers)
+        """The consumers of these."""
+        self.converge_s = CONVERGE_S + (_HANGING_S if "storage-trouble" in plan.faults else 0.0)
+        """Virtual seconds that a cluster has for that."""
+        self._calm_at = math.inf
         self.applications = Applications(
-            self.network, routes, self.history, trace, self.wall_clock_us, Limits(keepalive_idle_s=2.0)
+            self.network,
+            plan.routes,
+            self.history,
+            trace,
+            self.wall_clock_us,
+            Limits(keepalive_idle_s=2.0),
+            is_cluster=plan.is_cluster,
         )
         for home, config in plan.configs.items():
             self.serving.append(self._add_node(home, config))
@@ -115,12 +147,26 @@ class World:
             wall_clock_us=self.wall_clock_us,
             pauses=self.pauses,
             trace=self.trace,
-            started=lambda node: self.history.new_life(self.plan.home_of(node.name)),
-            recovered=lambda node: self.history.recovered(self.plan.home_of(node.name)),
+            started=self._has_started,
+            recovered=self._recovered,
             failed=self._failed,
+            metadata=self.metadata,
+            raft=self._make_member(name) if self.plan.keeps_metadata else None,
         )
         self.nodes.append(node)
         return node
+
+    def _make_member(self, name: str) -> RaftMachine:
+        options = TIGHT if self.plan.cuts_log else ROOMY
+        return RaftMachine(name, self.random_of(f"metadata of {name}"), self.metadata_history, options)
+
+    def _has_started(self, node: BrokerNode) -> None:
+        self.history.new_life(self.plan.home_of(node.name))
+        if self.plan.is_cluster:
+            self.history.new_life(node.name)
+
+    def _recovered(self, node: BrokerNode) -> None:
+        self.history.recovered(node.name if self.plan.is_cluster else self.plan.home_of(node.name))
 
     @property
     def node(self) -> BrokerNode:
@@ -140,7 +186,41 @@ class World:
         """Kill a broker or cut its power, and record it in the history."""
         node.crash(power_loss=power_loss)
         if power_loss:
-            self.history.power_loss(self.plan.home_of(node.name))
+            self.history.power_loss(node.name if self.plan.is_cluster else self.plan.home_of(node.name))
+
+    # --- Clusters
+
+    def leader(self) -> BrokerNode | None:
+        """Return the machine whose member leads the metadata, or whose broker coordinates; None if there is none."""
+        for node in self.serving:
+            if node.raft is not None and node.raft.is_leader:
+                return node
+        for node in self._ready():
+            assert node.life is not None
+            coordinator = node.life.broker.operations.cluster._coordinator()
+            if coordinator is not None:
+                return next((each for each in self._ready() if broker_of(each) == broker_name(coordinator)), None)
+        return None
+
+    def busiest(self) -> BrokerNode | None:
+        """Return the machine that serves most topics; None if no broker is ready."""
+        return max(self._ready(), key=lambda node: len(directory_of(node)), default=None)
+
+    def wipe(self, node: BrokerNode) -> None:
+        """Replace a machine's disks by empty ones, once in a world: what it stored alone stays away."""
+        if self.wiped or not node.ready.is_set() or node.life is None or node.life.over:
+            return
+        self.wiped[node.name] = broker_of(node)
+        self.trace.fault("wipe", node.name)
+        for topic in directory_of(node).topics():
+            if not topic.lossy and self.history.knows(topic.name):
+                self.trace("gone", topic.name)
+                self.history.gone(topic.name)
+        self.crash(node, power_loss=True)
+        node.wipe()
+
+    def _ready(self) -> list[BrokerNode]:
+        return [node for node in self.serving if node.ready.is_set() and node.life is not None and not node.life.over]
 
     def damaged(self, node: BrokerNode, topic_ids: set[TopicId]) -> None:
         """Data of some topics was damaged (0: of any of the node's): they may stop, loudly."""
@@ -174,12 +254,16 @@ class World:
             if changed:
                 self.history.violation(f"life {life.number} of {node.name}: {changed}")
             return
-        if isinstance(ours, JournalFencedError) and node.disk_errors:
+        if isinstance(ours, JournalFencedError | DataDirectoryError) and node.disk_errors:
             return  # that is what it shall do when a sync fails
+        if isinstance(ours, DataDirectoryError) and "Input/output error" in str(ours) and node.disk_errors:
+            return  # the same, at a start: the file with its identity is written first
         if isinstance(ours, JournalFullError) and "full-disk" in self.plan.faults:
             return  # recovery needs a file of its own, and says so
         if isinstance(ours, UnavailableError) and "metadata" in str(ours) and "metadata-trouble" in self.plan.faults:
             return  # it cannot start, or not go on, without its metadata
+        if isinstance(ours, UnavailableError | ClosedError) and self.plan.keeps_metadata and self._is_stormy():
+            return  # the same: other members may be away
         if isinstance(ours, OwnerFencedError) and len(self.nodes) > len(self.plan.configs):
             return  # another machine has taken over
         ended = f"life {life.number} of {node.name} ended: {shown_error(error)}"
@@ -188,18 +272,29 @@ class World:
         else:
             self.history.violation(ended)
 
+    def _is_stormy(self) -> bool:
+        """Whether faults may still have effects."""
+        return trio.current_time() < self._calm_at + self.converge_s
+
     # --- The course of the world
 
     async def run(self) -> None:
         """Run the world from the first start to the last check."""
         async with self.machines():
             try:
+                if self.plan.is_cluster:
+                    await self._formed()
                 await self._create_topics()
+                if self.plan.is_cluster:
+                    await self._find_homes()
                 await self._storm_and_calm()
                 await self._audit("hot")
+                await self._find_gone()
                 await self._seal_and_restart()
                 await self._audit("sealed")
                 await self._nothing_comes_again()
+                if self.plan.keeps_metadata:
+                    await self._check_metadata()
                 for node in self.serving:
                     node.drain()
                     await self._ended(node)
@@ -219,11 +314,129 @@ class World:
     @asynccontextmanager
     async def machines(self) -> AsyncIterator[None]:
         """Run the brokers while the block lasts."""
-        async with trio.open_nursery() as self._machines:
+        async with AsyncExitStack() as stack:
+            if self.metadata is not None:
+                await stack.enter_async_context(self.metadata)
+            self._machines = await stack.enter_async_context(trio.open_nursery())
             for node in self.serving:
                 self._machines.start_soon(self._supervise, node)
+            if self.plan.is_cluster:
+                self._machines.start_soon(OwnerWatch(self.serving, self.history).run)
+            for node in self.serving:
+                if node.raft is not None:
+                    self._machines.start_soon(node.raft.follow)
             yield
             self._machines.cancel_scope.cancel()
+
+    async def _formed(self) -> None:
+        """Wait until all brokers are ready, so that topics are divided among all of them."""
+        with trio.move_on_after(self.converge_s) as patience:
+            while len(self._ready()) < len(self.serving):  # noqa: ASYNC110 - in virtual time
+                await trio.sleep(0.1)
+        if patience.cancelled_caught:
+            raise StuckError(f"C8: the cluster has not formed within {self.converge_s:g} s")
+
+    async def _find_homes(self) -> None:
+        """Note whose disk holds each topic: what becomes of that disk concerns this topic only."""
+        nodes = {broker_of(node): node.name for node in self._ready()}
+        for topic in self.plan.topics:
+            if topic.durability is not Durability.NONE:
+                for part in topic.parts:
+                    owner = await self._patiently(f"looking up {part}", partial(self._owner_of, part))
+                    self.history.at_home(part, nodes[owner])
+
+    async def _owner_of(self, part: str) -> str:
+        await trio.lowlevel.checkpoint()
+        for node in self._ready():
+            membership = directory_of(node).membership
+            _, topic_id = directory_of(node).catalogue.locate(part)
+            owner = membership.owner(topic_id)
+            if owner is not None:
+                return broker_name(owner)
+        raise UnavailableError(f"{part} has no owner yet")
+
+    async def _converge(self) -> None:
+        """Wait until the topics are divided among all brokers, and each of them accepts a message (C6, C7, C8)."""
+        began, found = trio.current_time(), ["no broker is ready"]
+        with trio.move_on_after(self.converge_s):
+            while found:
+                found = await self._differences()
+                await trio.sleep(0.25)
+        if found:
+            raise StuckError(f"C6: {self.converge_s:g} s after the last fault {'; '.join(found[:5])}")
+        self.trace("converged", f"{trio.current_time() - began:.2f}")
+        self._set_aside()
+        with trio.move_on_after(self.converge_s) as patience:
+            async with trio.open_nursery() as nursery:
+                for number, topic in enumerate(self.topics):
+                    nursery.start_soon(self._probe, f"probe{number}", topic)
+        if patience.cancelled_caught:
+            raise StuckError(f"C8: a topic accepts no message {self.converge_s:g} s after all have owners")
+        self.trace("probed", f"{trio.current_time() - began:.2f}")
+
+    async def _differences(self) -> list[str]:
+        stores: list[MetadataStore | None] = [node.raft.store for node in self._ready() if node.raft is not None]
+        store = next(iter(stores), self.metadata)
+        if store is None:
+            return ["no broker is ready"]
+        try:
+            return await find_differences(store, self.serving, set(self.wiped.values()))
+        except DanubeError as error:
+            return [shown_error(error)]
+
+    async def _probe(self, name: str, topic: TopicPlan) -> None:
+        """Publish one message to each partition."""
+        async with self._client(name, topic.home) as client:
+            for number, part in enumerate(topic.parts):
+                payload = f"{name}|{number}|".encode()
+                self.history.publish(name, 1, number, part, payload, None)
+                receipt = await self._patiently(f"publishing to {part}", partial(_send, client, name, part, payload))
+                self.history.acknowledge(payload, receipt.topic, receipt.offset)
+
+    def _set_aside(self) -> None:
+        """Replace topics of which partitions are gone by those that are left, and their consumers."""
+        topics: list[TopicPlan] = []
+        for topic in self.plan.topics:
+            parts = [part for part in topic.parts if not self.history.is_gone(part)]
+            if len(parts) == len(topic.parts):
+                topics.append(topic)
+                continue
+            left = [topic._replace(name=part, partitions=0) for part in parts]
+            topics += left
+            consumers = [each for each in self.consumers if each.topic == topic]
+            self.consumers = [each for each in self.consumers if each.topic != topic]
+            self.consumers += [each._replace(topic=part) for each in consumers for part in left]
+        self.topics = topics
+
+    async def _find_gone(self) -> None:
+        """Check that what is gone says so, and names the broker that it waits for (C8)."""
+        async with trio.open_nursery() as nursery:
+            for topic in self.plan.topics:
+                for part in filter(self.history.is_gone, topic.parts):
+                    nursery.start_soon(self._ask_for, part, topic.home)
+
+    async def _ask_for(self, part: str, home: str) -> None:
+        (broker,) = self.wiped.values()
+        async with self._client("auditor", home) as client:
+            found = await self._patiently(f"asking for {part}", partial(_refusal, client, part))
+        self.trace("away", part, found)
+        if f"waits for broker {broker}" not in found:
+            self.history.violation(f"C8: {part}, whose disk was lost with broker {broker}, says: {found}")
+
+    async def _check_metadata(self) -> None:
+        """Check what was seen of the metadata, once all members have told all of it (C1, C2, C7)."""
+        history = self.metadata_history
+        store = next(node.raft.store for node in self._ready() if node.raft is not None and node.raft.store is not None)
+        items, revision = await store.list("/")
+        with trio.move_on_after(self.converge_s):
+            while any(history.position[node.name] < revision for node in self.serving):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        for node in self.serving:
+            if history.position[node.name] < revision:
+                history.violation(f"C7: a watch at {node.name} has told {history.position[node.name]} of {revision}")
+        for violation in [*history.check(items, revision), *check_owners(history.story)]:
+            self.history.violation(violation)
+        self.trace("metadata", revision, history.changes, history.reads, history.leases_ended)
 
     async def _supervise(self, node: BrokerNode) -> None:
         random = self.random_of(f"supervisor {node.name}")
@@ -245,8 +458,15 @@ class World:
                     for chore in plan.chores:
                         producers.start_soon(do_chore, applications, chore, self.random_of(chore.name))
                     await self.storm.rage()
+                    self._calm_at = trio.current_time()
+                    applications.abandoned.update(
+                        topic.name for topic in plan.topics if any(map(self.history.is_gone, topic.parts))
+                    )
                     applications.calm.set()
                     producing.deadline = trio.current_time() + _PATIENCE_S
+                    if plan.is_cluster:
+                        await self._converge()
+                        await self._take_over(consumers)
             if producing.cancelled_caught:
                 consumers.cancel_scope.cancel()
                 raise StuckError("a producer is stuck: not everything is settled 300 s after the last fault")
@@ -255,9 +475,21 @@ class World:
             consumers.cancel_scope.deadline = trio.current_time() + _PATIENCE_S
         if consumers.cancel_scope.cancelled_caught:
             raise StuckError("a consumer is stuck: it has not left 300 s after it was told to")
-        for each in plan.consumers:
+        for each in self.consumers:
             for part in each.topic.parts:
                 self.history.settled(part, each.subscription)
+
+    async def _take_over(self, consumers: trio.Nursery) -> None:
+        """Start consumers of the partitions that are left, without the rules that may have been set for their topic."""
+        for topic in self.plan.topics:
+            if topic.name in self.applications.abandoned and not all(map(self.history.is_gone, topic.parts)):
+                async with self._client("admin", topic.home) as client:
+                    change = partial(client.admin.change_policies, topic.name, **NO_TOPIC_RULES)
+                    await self._patiently(f"changing the policies of {topic.name}", change)
+        for consumer in self.consumers:
+            if consumer not in self.plan.consumers:
+                name = f"{consumer.name}-{consumer.topic.name.rpartition('-')[2]}"
+                consumers.start_soon(self.applications.consume, consumer._replace(name=name), self.random_of(name))
 
     async def _create_topics(self) -> None:
         for consumer in self.plan.consumers:
@@ -297,7 +529,7 @@ class World:
         The broker may have accepted messages of a producer that has crashed since. They arrive later, in a topic of
         durability ``remote`` when its storage permits.
         """
-        for plan in {(plan.topic, plan.subscription): plan for plan in self.plan.consumers}.values():
+        for plan in {(plan.topic, plan.subscription): plan for plan in self.consumers}.values():
             topic, subscription = plan.topic, plan.subscription
             if self.history.is_damaged(topic.parts):
                 continue
@@ -311,7 +543,7 @@ class World:
             async with self._client("monitor", topic.home) as monitor:
                 with trio.move_on_after(_PATIENCE_S) as patience:
                     while True:
-                        arriving = self._node_of(topic.home).has_unsettled(topic.parts)
+                        arriving = any(node.has_unsettled(topic.parts) for node in self._nodes_of(topic.home))
                         try:
                             rows = await monitor.admin.describe_subscription(topic.name, subscription)
                             if not arriving and not any(row.backlog_messages for row in rows):
@@ -326,12 +558,12 @@ class World:
                         explanation = shown_error(error)
                     raise StuckError(f"{subscription} of {topic.name} is stuck: {explanation}")
 
-    def _node_of(self, home: str) -> BrokerNode:
-        """Return the machine that serves a home."""
-        return next(node for node in self.serving if self.plan.home_of(node.name) == home)
+    def _nodes_of(self, home: str) -> list[BrokerNode]:
+        """Return the machines that serve a home."""
+        return [node for node in self.serving if self.plan.home_of(node.name) == home]
 
     async def _audit(self, label: str) -> None:
-        for topic in self.plan.topics:
+        for topic in self.topics:
             if topic.durability is Durability.NONE:
                 continue
             async with self._client("auditor", topic.home) as client:
@@ -345,7 +577,7 @@ class World:
             for part, (messages, start) in found.items():
                 self.history.audit(label, part, messages, start)
                 self.trace("audit", label, part, len(messages))
-        for plan in {(plan.topic, plan.subscription): plan for plan in self.plan.consumers}.values():
+        for plan in {(plan.topic, plan.subscription): plan for plan in self.consumers}.values():
             if self.history.is_damaged(plan.topic.parts):
                 continue
             if PoisonPolicy.DEAD_LETTER in plan.poisons and plan.topic.durability is not Durability.NONE:
@@ -358,7 +590,7 @@ class World:
                 self.trace("letters", label, plan.topic.name, plan.subscription, len(letters))
 
     async def _seal_and_restart(self) -> None:
-        for topic in self.plan.topics:
+        for topic in self.topics:
             if topic.durability is not Durability.NONE and not self.history.is_damaged(topic.parts):
                 async with self._client("admin", topic.home) as client:
                     await self._patiently(f"sealing {topic.name}", partial(client.admin.seal_topic, topic.name))
@@ -382,21 +614,28 @@ class World:
 
     async def _nothing_comes_again(self) -> None:
         """Open every subscription again: everything was acknowledged, so nothing may be delivered."""
-        plans = {(plan.topic.name, plan.subscription): plan for plan in self.plan.consumers}
-        for plan in plans.values():
-            if self.history.is_damaged(plan.topic.parts):
-                continue
-            async with (
-                self._client("late", plan.topic.home) as client,
-                client.consumer(
-                    plan.topic.name, subscription=plan.subscription, type=plan.kind, start="earliest"
-                ) as consumer,
-            ):
-                session = self.history.session(plan.subscription, plan.kind, plan.topic.parts)
-                with trio.move_on_after(5):
-                    async for message in consumer:
-                        self.history.deliver(session, 1, message.topic, message.offset, message.payload, message.key)
-                        self.trace("again", plan.subscription, message.topic, message.offset)
+        plans = {(plan.topic.name, plan.subscription): plan for plan in self.consumers}
+        async with trio.open_nursery() as nursery:
+            for plan in plans.values():
+                if self.history.is_damaged(plan.topic.parts):
+                    continue
+                if self.plan.is_cluster:  # all at once: a cluster is busy while nothing happens
+                    nursery.start_soon(self._look_for_more, plan)
+                else:
+                    await self._look_for_more(plan)
+
+    async def _look_for_more(self, plan: ConsumerPlan) -> None:
+        async with (
+            self._client("late", plan.topic.home) as client,
+            client.consumer(
+                plan.topic.name, subscription=plan.subscription, type=plan.kind, start="earliest"
+            ) as consumer,
+        ):
+            session = self.history.session(plan.subscription, plan.kind, plan.topic.parts)
+            with trio.move_on_after(5):
+                async for message in consumer:
+                    self.history.deliver(session, 1, message.topic, message.offset, message.payload, message.key)
+                    self.trace("again", plan.subscription, message.topic, message.offset)
 
     async def _patiently(self, what: str, work: Callable[[], Awaitable[_T]]) -> _T:
         """Do something in calm weather: it may take a while, and must succeed in the end."""
@@ -430,6 +669,31 @@ class World:
 
 class StuckError(Exception):
     """Something does not end."""
+
+
+def directory_of(node: BrokerNode) -> Directory:
+    """Return the topics of a broker that is ready."""
+    assert node.life is not None
+    return node.life.broker.directory
+
+
+def broker_of(node: BrokerNode) -> str:
+    """Return the name in the cluster of a broker that is ready."""
+    return directory_of(node).broker
+
+
+async def _send(client: Client, name: str, part: str, payload: bytes) -> Receipt:
+    async with client.producer(part, name=name) as producer:
+        return await producer.send(payload)
+
+
+async def _refusal(client: Client, part: str) -> str:
+    """Return why a topic is not served; raises if it is about to be moved or created."""
+    try:
+        await client.admin.describe_topic(part)
+    except OwnerAwayError as error:
+        return str(error)
+    return "it is served"
 
 
 class _SpinWatch(trio.abc.Instrument):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from danube.broker.delivery.forwarding import SendLetters
 from danube.broker.delivery.letters import Letter, Origin, letters_of, sort_letters, within
 from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.dispatch import Poisoned
@@ -37,7 +39,7 @@ def encoded(records: list[Record] | list[bytes]) -> bytes:
 
 def copies(part: bytes, *found: Poisoned) -> list[Letter]:
     batch = stored(part)
-    return letters_of(batch, OpenedBatches(Limits()).open(1, batch), found, ORIGIN)
+    return letters_of(batch, OpenedBatches(Limits()).open(batch), found, ORIGIN)
 
 
 def poison(start: int, end: int, reason: str = "bad") -> Poisoned:
@@ -131,6 +133,17 @@ def test_batches_of_letters_are_bounded_by_number_and_by_size() -> None:
     cost = len(encode_records([Record(b"x")])) - 1
     limits = Limits(max_batch_bytes=PART_OVERHEAD + 5 + 3 * cost)
     assert [len(batch) for _, batch in sort_letters(found, 1, 0, limits)] == [3, 2]
+
+
+def test_batches_of_letters_fit_into_a_call_to_another_broker() -> None:
+    found = letters(*[None] * 64, payload=bytes(1_000))
+    limits = Limits(max_peer_message_bytes=20_000)
+    batches = [batch for _, batch in sort_letters(found, 1, 0, limits)]
+    assert [letter for batch in batches for letter in batch] == found
+    for batch in batches:
+        call = SendLetters("/n/" + "t" * 250, "p" * 250, 2**53, [letter.record for letter in batch])
+        assert len(msgspec.msgpack.encode(call)) < 20_000 - 1_000
+    assert len(batches) < 8
 
 
 def test_a_letter_that_is_too_large_is_a_batch_of_its_own() -> None:

@@ -492,7 +492,7 @@ async def test_a_consumer_without_credit_blocks_no_other(tmp_path: Path) -> None
         api.Credit(-1, 0),
         api.Credit(0, -1),
         api.AckCumulative(-1),
-        api.ConsumeOpen(TOPIC, "s", "raw"),
+        api.ConsumeOpen(topic=TOPIC, subscription="s", consumer_name="raw"),
     ],
     ids=lambda request: type(request).__name__ + str(msgspec.structs.astuple(request)[:2]),
 )

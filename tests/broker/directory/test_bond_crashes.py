@@ -60,7 +60,7 @@ class World:
             nursery.start_soon(self._crash, random.choice((0.001, 0.01, 0.1, 0.2)) * random.random(), life, nursery)
             try:
                 store = self.store = ObservedStore(kept, journal.note_metadata)
-                bond = await Bond.examine(journal, self.disk, store, random, "here")
+                bond = await Bond.examine(journal, self.disk, store, random, "here", directory_identity="d1")
                 await self._change(0)
                 await journal.recover(identity=bond.identity, synced=bond.synced)
                 await bond.begin()
@@ -79,7 +79,7 @@ class World:
         """Compare the journal with other metadata."""
         journal = Journal(self.disk, LIMITS, file_size=FILE_SIZE)
         async with _KeptStore(table, LIMITS, Life(1)) as store:
-            await Bond.examine(journal, self.disk, store, Random(1), "here")
+            await Bond.examine(journal, self.disk, store, Random(1), "here", directory_identity="d1")
 
     async def _crash(self, delay_s: float, life: Life, nursery: trio.Nursery) -> None:
         await trio.sleep(delay_s)
@@ -147,7 +147,7 @@ def test_every_single_operation_of_the_first_start_may_be_the_last() -> None:
             async with _KeptStore(table, LIMITS, life) as kept:
                 journal = Journal(disk, LIMITS, file_size=FILE_SIZE)
                 store = ObservedStore(kept, journal.note_metadata)
-                bond = await Bond.examine(journal, disk, store, Random(1), "here")
+                bond = await Bond.examine(journal, disk, store, Random(1), "here", directory_identity="d1")
                 await store.put("/namespaces/default", b"")
                 await journal.recover(identity=bond.identity, synced=bond.synced)
                 await bond.begin()

@@ -53,7 +53,7 @@ async def test_partitions_keep_their_ids_when_others_come(tmp_path: Path) -> Non
             assert await read_all(again, part(1)) == [b"early"]
 
 
-async def test_those_who_ask_at_the_same_time_get_the_same_partitions(tmp_path: Path) -> None:
+async def test_concurrent_requests_get_the_same_partitions(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         found: list[tuple[str, int]] = []
 
@@ -109,7 +109,7 @@ async def test_topics_of_a_bucket_grow_too(tmp_path: Path, lost: str) -> None:
                 await producer.send(b"kept")
             if lost == "the last step":
                 # The catalogue has partitions that the bucket does not know; no client was told of them, either.
-                await running.broker.directory.catalogue.enlarge_topic(BASE, 5)
+                await running.broker.directory.catalogue.creations.enlarge(BASE, 5)
             await running.crash()
             if lost == "the machine":
                 lose_machine(tmp_path)

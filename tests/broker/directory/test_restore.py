@@ -15,7 +15,7 @@ from broker.broker_harness import read_all, running_broker, take, wait_until
 from broker.sealed_topics import bucket, damage, objects_of, publish
 
 import danube
-from danube.broker.catalogue.catalogue import Catalogue
+from danube.broker.catalogue.creations import Creations
 from danube.broker.directory import restore
 from danube.history import HistoryCatalogue, read_bucket, verify_chains
 from danube.history.manifest import ManifestLog
@@ -324,7 +324,7 @@ async def test_cut_off_anywhere_it_can_be_done_again(
     before = objects_of(space, "segments/danube")
     owner, name = {
         "parts": (HistoryCatalogue, "enter"),
-        "record": (Catalogue, "restore_topic"),
+        "record": (Creations, "restore"),
         "manifest": (ManifestLog, "take_over"),
     }[step]
     real = getattr(owner, name)
@@ -430,7 +430,7 @@ async def test_each_storage_tells_of_its_own_topics(tmp_path: Path) -> None:
     async with running_broker(tmp_path / "new", **settings) as second, second.client() as client:
         report = await client.storages.restore_topics(cold_url)
         assert [row.topic for row in report.topics] == ["/default/cold"]
-        assert folders(cold) == {f"manifests/danube/{epoch:016x}" for epoch in (1, 2)}
+        assert sorted(folder[-19:] for folder in folders(cold)) == [f"b1/{epoch:016x}" for epoch in (1, 2)]
         # The other bucket is still the former owner's.
         await publish(client, "/default/x", 1)
         with pytest.raises(StorageError, match="topics restore"):

@@ -105,13 +105,13 @@ async def test_unknown_topics_are_kept_and_come_back_with_their_metadata(tmp_pat
         assert found == [b"1", b"2", b"3"]
 
 
-async def test_what_was_deleted_is_not_stranded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_topics_are_not_stranded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         for name in ("/default/kept", "/default/gone", "/default/cut-off"):
             async with client.producer(name) as producer:
                 await producer.send(b"x")
         await client.admin.delete_topic("/default/gone")
-        assert running.broker.directory.catalogue.deleted() == []
+        assert running.broker.directory.catalogue.deletions.noted() == []
         cut_off = running.topic("/default/cut-off").topic_id
 
         async def never(journal: Journal, topic_ids: Iterable[int]) -> None:
@@ -121,11 +121,11 @@ async def test_what_was_deleted_is_not_stranded(tmp_path: Path, monkeypatch: pyt
             patch.setattr(Journal, "bury", never)
             with pytest.raises(UnavailableError):
                 await client.admin.delete_topic("/default/cut-off")
-        assert running.broker.directory.catalogue.deleted() == [[cut_off]]
+        assert running.broker.directory.catalogue.deletions.noted() == [[cut_off]]
         for _ in range(2):
             await running.restart(crash=True)
             assert running.broker.info().stranded_topics == 0
-            assert running.broker.directory.catalogue.deleted() == []
+            assert running.broker.directory.catalogue.deletions.noted() == []
         assert running.broker.runtime.journal.topic_ids() == {running.topic("/default/kept").topic_id}
         async with client.producer("/default/gone") as producer:
             assert (await producer.send(b"anew")).offset == 0

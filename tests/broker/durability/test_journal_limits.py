@@ -158,7 +158,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a file system needs root")
     path = tmp_path / "disk"
     path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "danube-test", str(path)], check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=28m", "danube-test", str(path)], check=False)
     if mounted.returncode:
         pytest.skip("file systems cannot be mounted here")
     yield path

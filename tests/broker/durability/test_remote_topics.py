@@ -15,11 +15,13 @@ from broker.broker_harness import RunningBroker, raw_producer, read_all, running
 
 import danube
 from danube.broker.catalogue.catalogue import Catalogue
+from danube.broker.catalogue.creations import Creations
+from danube.broker.catalogue.deletions import Deletions
 from danube.broker.durability import bucket as remote
 from danube.broker.durability import claims as claiming
 from danube.broker.durability.bucket import BucketLevel
 from danube.broker.durability.claims import Claims
-from danube.history import HistoryCatalogue, highest_epoch, read_bucket
+from danube.history import SoleTenure, highest_epoch, read_bucket
 from danube.history.manifest import ManifestLog
 from danube.model import api
 from danube.model.errors import (
@@ -405,18 +407,18 @@ async def test_metadata_that_is_away_at_the_start(
     async with running_broker(tmp_path, patience_s=30, storage=bucket) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
         await running.drain()
-        raise_epoch = HistoryCatalogue.raise_epoch
+        raise_epoch = SoleTenure.raise_epoch
 
         async def away(*_arguments: Any) -> None:
             raise kind("the metadata is away for a moment")
 
-        monkeypatch.setattr(HistoryCatalogue, "raise_epoch", away)
+        monkeypatch.setattr(SoleTenure, "raise_epoch", away)
         monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
         await running.start()
         with pytest.raises(DanubeError, match="waits for storage 'default': the metadata is away") as caught:
             running.topic(TOPIC)
         assert caught.value.retryable
-        monkeypatch.setattr(HistoryCatalogue, "raise_epoch", raise_epoch)
+        monkeypatch.setattr(SoleTenure, "raise_epoch", raise_epoch)
         # Creating a topic and publishing open the journal, too; it must open without them.
         await wait_until(lambda: "default" in running.broker.directory.levels.bucket.claims.journals)
         assert await read_all(client, TOPIC) == [b"1"]
@@ -507,7 +509,7 @@ async def test_a_storage_that_is_opened_while_a_withheld_topic_is_served(
 ) -> None:
     """The storages were walked through while another one came: the deletion failed with an error of Python's."""
     running = withholding
-    restore_topic = Catalogue.restore_topic
+    restore_topic = Creations.restore
 
     async def slowly(catalogue: Catalogue, *arguments: Any) -> Any:
         journals = running.broker.directory.levels.bucket.claims.journals
@@ -515,7 +517,7 @@ async def test_a_storage_that_is_opened_while_a_withheld_topic_is_served(
         return await restore_topic(catalogue, *arguments)
 
     async with running.client() as client:
-        monkeypatch.setattr(Catalogue, "restore_topic", slowly)
+        monkeypatch.setattr(Creations, "restore", slowly)
         await client.admin.delete_topic(TOPIC)
         assert (await client.admin.describe_topic(TOPIC)).durability == "remote"
         del running.broker.directory.levels.bucket.claims.journals["another"]
@@ -526,17 +528,17 @@ async def test_a_name_that_becomes_free_while_the_metadata_is_away(
 ) -> None:
     """The withheld topic is not replaced by a new one of its name, and is served at the next opportunity."""
     running = withholding
-    restore_topic = Catalogue.restore_topic
+    restore_topic = Creations.restore
 
     async def away(*_arguments: Any) -> None:
         raise UnavailableError("the metadata is away for a moment")
 
     async with running.client() as client:
-        monkeypatch.setattr(Catalogue, "restore_topic", away)
+        monkeypatch.setattr(Creations, "restore", away)
         await client.admin.delete_topic(TOPIC)
         with pytest.raises(AlreadyExistsError, match="and is not served"):
             await client.admin.create_topic(TOPIC, durability="remote")
-        monkeypatch.setattr(Catalogue, "restore_topic", restore_topic)
+        monkeypatch.setattr(Creations, "restore", restore_topic)
         with pytest.raises(AlreadyExistsError):
             await client.admin.create_topic(TOPIC, durability="remote")
         assert await read_all(client, f"{TOPIC}-part-1") == [b"1", b"2"]
@@ -657,13 +659,13 @@ async def test_a_deletion_that_only_the_bucket_has_is_finished(
     async with running_broker(tmp_path, storage=bucket, limits=limits) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
         await client.admin.seal_topic(TOPIC)
-        delete_topic, tried = Catalogue.delete_topic, trio.Event()
+        delete_topic, tried = Deletions.delete, trio.Event()
 
         async def away(*_arguments: Any) -> None:
             tried.set()
             raise kind("the metadata is away for a moment")
 
-        monkeypatch.setattr(Catalogue, "delete_topic", away)
+        monkeypatch.setattr(Deletions, "delete", away)
         async with trio.open_nursery() as nursery:
 
             async def delete() -> None:
@@ -678,7 +680,7 @@ async def test_a_deletion_that_only_the_bucket_has_is_finished(
             await client.admin.create_topic(TOPIC, durability="disk")
         if how == "crash":
             await running.crash()
-        monkeypatch.setattr(Catalogue, "delete_topic", delete_topic)
+        monkeypatch.setattr(Deletions, "delete", delete_topic)
         if how == "crash":
             await running.start()
         elif how == "repeat":
@@ -696,7 +698,7 @@ async def test_a_deletion_meets_partitions_that_were_never_stored(tmp_path: Path
     async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
         await client.admin.create_topic(TOPIC, durability="remote", partitions=1)
         await publish(client, "/default/other", [b"2"], durability="remote")
-        await running.broker.directory.catalogue.enlarge_topic(TOPIC, 2)
+        await running.broker.directory.catalogue.creations.enlarge(TOPIC, 2)
         await client.admin.delete_topic(TOPIC)
         await running.crash()
         lose_machine(tmp_path)

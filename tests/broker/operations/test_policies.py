@@ -479,15 +479,15 @@ async def test_a_change_goes_on_when_its_client_goes_away(tmp_path: Path) -> Non
         await client.admin.create_topic("/default/t")
         changing = trio.CancelScope()
         release = trio.Event()
-        catalogue = running.broker.directory.catalogue
-        change = catalogue.change_topic_policies
+        changes = running.broker.directory.catalogue.policy_changes
+        change = changes.of_topic
 
         async def slow(*args: Any) -> Any:
             changing.cancel()
             await release.wait()
             return await change(*args)
 
-        catalogue.change_topic_policies = slow  # type: ignore[method-assign]
+        changes.of_topic = slow  # type: ignore[method-assign]
         with changing:
             await client.admin.change_policies("/default/t", max_producers=5)
         assert changing.cancelled_caught

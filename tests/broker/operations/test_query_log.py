@@ -197,7 +197,7 @@ async def test_a_long_poll_is_answered_when_a_topic_or_partition_comes(tmp_path:
             if how == "topic":
                 await client.admin.create_topic("/default/q")
             else:
-                await running.broker.directory.catalogue.enlarge_topic("/default/p", 2)
+                await running.broker.directory.catalogue.creations.enlarge("/default/p", 2)
                 record = running.broker.directory.catalogue.find("/default/p")
                 assert record is not None
                 running.broker.directory.level(record).revive("/default/p", record, {})

@@ -210,8 +210,8 @@ async def test_repair_removes_orphans_that_are_old_enough_and_nothing_else(tmp_p
         await client.admin.seal_topic("/default/t")
         (known,) = objects_of(space, "segments/danube")
         data, now_us = space.objects[known]
-        old = f"segments/danube/{now_us - 7200 * 10**6:016x}-1-{1:016x}.seg"
-        young = f"segments/danube/{now_us:016x}-1-{2:016x}.seg"
+        old = f"segments/danube/{now_us - 7200 * 10**6:016x}-b1.1-{1:016x}.seg"
+        young = f"segments/danube/{now_us:016x}-b1.1-{2:016x}.seg"
         foreign = "segments/danube/notes.txt"
         for key in (old, young, foreign):
             space.store(key, data, now_us)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 from broker.broker_harness import RawConsumer, raw_consumer, raw_producer, running_broker, wait_until
-from test_delayed import TYPES, offsets
+from broker.delivery.test_delayed import TYPES, offsets
 
 from danube.broker.runtime import clock_steps
 from danube.broker.runtime.clock_steps import ClockSteps

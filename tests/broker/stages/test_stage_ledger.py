@@ -46,7 +46,9 @@ class World:
         self.ledger = self.life()
 
     def life(self) -> Ledger:
-        return Ledger(self.store, Limits(max_stage_producers=3, stage_producer_expiry_s=10.0), lambda: self.now_us)
+        return Ledger(
+            self.store, "b1", Limits(max_stage_producers=3, stage_producer_expiry_s=10.0), lambda: self.now_us
+        )
 
     def record(self, batch: int) -> ProducerRecord:
         return ProducerRecord(batch, self.now_us, True, [], {})
@@ -56,7 +58,7 @@ class World:
             await self.ledger.write(known, self.record(batch))
 
     async def stored(self) -> dict[str, int]:
-        items, _ = await self.store.list("/stages/producers/")
+        items, _ = await self.store.list("/stages/b1/")
         found = {unquote(item.key.rpartition("/")[2]): item.value for item in items}
         return {name: msgspec.msgpack.decode(value, type=ProducerRecord).last_batch for name, value in found.items()}
 
@@ -185,7 +187,7 @@ async def test_another_broker_is_told_from_a_lost_answer() -> None:
     async with world() as w:
         known = await w.ledger.known(NAME)
         await w.write(known, 0)
-        await w.store.delete("/stages/producers/job%2F1")
+        await w.store.delete("/stages/b1/job%2F1")
         with pytest.raises(MetadataConflictError):
             await w.write(known, 1)
         assert await w.stored() == {}

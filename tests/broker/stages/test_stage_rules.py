@@ -153,7 +153,7 @@ class Metadata(MemoryStore):
         return await super().get(key)
 
     async def transact(self, conditions: Sequence[Any], operations: Sequence[Any]) -> Any:
-        if [each.key for each in operations] == ["/writers/stages"]:  # opens or settles
+        if [each.key for each in operations] == ["/writers/b1/stages"]:  # opens or settles
             if self.away:
                 raise AWAY
             return await super().transact(conditions, operations)
@@ -248,6 +248,7 @@ class World:
         self.directory = SimpleNamespace(
             runtime=runtime,
             catalogue=SimpleNamespace(store=store, locate=self.locate),
+            membership=SimpleNamespace(broker="b1"),
             find=self.topics.__getitem__,
             for_producer=self.topic_for_producer,
         )

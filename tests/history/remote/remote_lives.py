@@ -1,7 +1,8 @@
 """Lives of brokers on one bucket, for the tests of durability ``remote``: publishers, acknowledgements, a ledger.
 
-A :class:`World` is the bucket, the metadata that outlives brokers, and what anybody was told. A :class:`Life` is one
-broker as far as the remote journal can see it. Its network is not its own: what it has sent may arrive when it is dead.
+A :class:`World` is the bucket, the metadata that outlives brokers, and the answers that callers have got. A
+:class:`Life` is one broker as far as the remote journal can see it. Its network is not its own: what it has sent may
+arrive when it is dead.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from danube.history.remote import (
     highest_epoch,
 )
 from danube.history.segment import SegmentBuilder, SegmentKind
+from danube.history.sole_tenure import SoleTenure
 from danube.log import Entry, EntryType, StoredBatch
+from danube.metadata import MetadataStore
 from danube.metadata.memory import MemoryStore
 from danube.model.batch import STAMP_SIZE, check_part, encode_part, open_records, write_stamp
 from danube.model.errors import DanubeError
@@ -45,6 +48,11 @@ LIMITS = Limits(
     remote_commit_bytes=64 * KIB,
     remote_snapshot_commits=8,
 )
+
+
+async def claim(store: MetadataStore, incarnation: str = "one", at_least: int = 1) -> HistoryCatalogue:
+    """The catalogue of a broker that owns everything, in a new life."""
+    return await HistoryCatalogue.open(store, await SoleTenure.begin(store, at_least=at_least), incarnation)
 
 
 def wall_clock_us() -> int:
@@ -188,13 +196,13 @@ class Life:
     async def claim(self) -> None:
         """Everything up to :meth:`RemoteJournal.run`."""
         at_least = await highest_epoch(self.storage, CLUSTER) + 1
-        self.catalogue = await HistoryCatalogue.claim(self.world.store, "incarnation", at_least)
+        self.catalogue = await claim(self.world.store, "incarnation", at_least)
         self.journal = RemoteJournal(
             self.storage,
             self.catalogue,
             self,
             self.limits,
-            cluster=CLUSTER,
+            place=CLUSTER,
             owner=self.name,
             wall_clock_us=wall_clock_us,
             manifests_current=lambda: self.manifests_current,
@@ -330,7 +338,7 @@ class Life:
                 builder.add(batch)
                 offset = batch.end_offset
         builder.end({7: "maker"})
-        key = object_name(CLUSTER, wall_clock_us(), self.catalogue.epoch, self.random)
+        key = object_name(CLUSTER, wall_clock_us(), "b1", self.catalogue.epoch, self.random)
         built = build(key, builder, wall_clock_us())
         await upload(self.storage, built)
         ref = ObjectRef("default", built.key)
@@ -350,7 +358,7 @@ class Life:
         return found
 
     async def check_promises(self) -> None:
-        """Everything that anybody was told is there, and only once."""
+        """Everything that a caller was told is there, and only once."""
         for number, value in self.world.cursors.items():
             assert self.cursors.get(number, 0) >= value, f"cursor {number} went back"
         for topic_id, batches in self.world.acked.items():

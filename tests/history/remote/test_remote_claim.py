@@ -8,8 +8,8 @@ from random import Random
 import pytest
 import trio
 from history.sealed import make_batch
+from remote_lives import claim
 
-from danube.history.catalogue import HistoryCatalogue
 from danube.history.parts import ObjectRef
 from danube.history.remote import RemoteJournal, RemoteRecovered
 from danube.history.remote.claim import Claim, highest_epoch, put_once
@@ -216,7 +216,7 @@ async def test_the_last_commit_behind_a_gap_proves_that_a_settled_one_is_missing
     assert (1, 6) in b.positions()
 
 
-async def test_of_two_who_claim_at_the_same_time_the_lower_one_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lower_of_two_concurrent_claims_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     b = Bucket()
     b.begin(1)
     put = b.storage.put
@@ -258,13 +258,13 @@ async def test_a_journal_continues_from_the_state_that_a_claim_has_found() -> No
     b.snapshot(1, 3, 3, Position(1, 2), 1)
     b.put(1, 4, CommitKind.ENTRIES, offsets=(1,), snapshot=(1, 3))
     async with MemoryStore() as store:
-        catalogue = await HistoryCatalogue.claim(store, "one", 5)
+        catalogue = await claim(store, "one", 5)
         journal = RemoteJournal(
             b.storage,
             catalogue,
             Broker(),
             Limits(),
-            cluster=CLUSTER,
+            place=CLUSTER,
             owner="me",
             wall_clock_us=lambda: 9,
             manifests_current=lambda: True,

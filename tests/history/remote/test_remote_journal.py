@@ -7,9 +7,8 @@ from random import Random
 import msgspec
 import pytest
 import trio
-from remote_lives import CLUSTER, LIMITS, Life, World, hold_store, living, wall_clock_us, world
+from remote_lives import CLUSTER, LIMITS, Life, World, claim, hold_store, living, wall_clock_us, world
 
-from danube.history.catalogue import HistoryCatalogue
 from danube.history.remote import RemoteJournal, highest_epoch
 from danube.model.errors import (
     ConfigurationError,
@@ -81,7 +80,7 @@ async def test_load_makes_larger_commits_not_more_of_them(autojump_clock) -> Non
         assert 400 * 5 / 256 <= puts <= 60  # about one every 0.1 s, and never 400
 
 
-async def test_what_lands_first_settles_last_if_it_was_sent_last(autojump_clock) -> None:
+async def test_commits_that_land_early_settle_in_their_order(autojump_clock) -> None:
     limits = Limits(remote_in_flight=4)
     async with world() as everything, living(Life(everything, limits, latency_s=1.0)) as life:
         topic = await life.create_topic()
@@ -127,7 +126,7 @@ async def test_a_claim_with_an_epoch_that_is_taken_fails(autojump_clock) -> None
             life.catalogue,
             rival,
             LIMITS,
-            cluster=CLUSTER,
+            place=CLUSTER,
             owner="rival",
             wall_clock_us=wall_clock_us,
             manifests_current=lambda: True,
@@ -142,13 +141,13 @@ async def claim_elsewhere(life: Life, topic: int, survivors: list[int]) -> None:
     await trio.sleep(life.random.random() * 0.2)
     at_least = await highest_epoch(life.storage, CLUSTER) + 1
     store = await life.world.nursery.start(hold_store)
-    catalogue = await HistoryCatalogue.claim(store, "x", at_least)
+    catalogue = await claim(store, "x", at_least)
     journal = RemoteJournal(
         life.storage,
         catalogue,
         life,
         LIMITS,
-        cluster=CLUSTER,
+        place=CLUSTER,
         owner=life.name,
         wall_clock_us=wall_clock_us,
         manifests_current=lambda: True,
@@ -162,7 +161,7 @@ async def claim_elsewhere(life: Life, topic: int, survivors: list[int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_of_those_who_claim_at_the_same_time_one_goes_on(seed: int, autojump_clock) -> None:
+async def test_one_of_several_concurrent_claims_goes_on(seed: int, autojump_clock) -> None:
     async with world(seed) as everything:
         async with living(Life(everything), close=False) as first:
             topic = await first.create_topic()
@@ -380,21 +379,21 @@ async def test_a_backend_that_cannot_carry_it_is_refused(autojump_clock) -> None
     async with world() as everything:
         life = Life(everything)
         storage = Storage(MemoryBackend(durable=False), random=Random(0), limits=LIMITS)
-        catalogue = await HistoryCatalogue.claim(everything.store, "x")
+        catalogue = await claim(everything.store, "x")
         with pytest.raises(ConfigurationError, match="is not durable"):
             RemoteJournal(
                 storage,
                 catalogue,
                 life,
                 LIMITS,
-                cluster=CLUSTER,
+                place=CLUSTER,
                 owner="a",
                 wall_clock_us=wall_clock_us,
                 manifests_current=lambda: True,
             )
 
 
-async def test_what_is_pending_when_it_is_cancelled_gets_a_retryable_error(autojump_clock) -> None:
+async def test_pending_entries_of_a_cancelled_journal_get_a_retryable_error(autojump_clock) -> None:
     async with world() as everything:
         life = Life(everything)
         async with living(life, close=False):

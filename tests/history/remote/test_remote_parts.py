@@ -8,8 +8,8 @@ import pytest
 from history.sealed import make_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from remote_lives import claim
 
-from danube.history.catalogue import HistoryCatalogue
 from danube.history.parts import ObjectRef
 from danube.history.remote.format import (
     CommitHead,
@@ -34,11 +34,14 @@ from danube.history.remote.format import (
 )
 from danube.history.remote.queue import GATHER_BYTES, Commit, CommitQueue
 from danube.history.remote.replay import Replay
+from danube.history.remote.settled import Settled
+from danube.history.remote.stalls import STEPS_PER_STALL, Stalls
 from danube.history.remote.stored import StoredCommits
-from danube.history.segment import ControlEntry, SegmentBuilder, SegmentKind
+from danube.history.segment import ControlEntry, SegmentBuilder, SegmentKind, SegmentPart
 from danube.log import Entry, EntryType
 from danube.metadata.memory import MemoryStore
 from danube.model.errors import DataLossError
+from danube.model.limits import Limits
 from danube.model.policies import Durability
 
 CLUSTER = "main"
@@ -117,7 +120,7 @@ def test_every_damaged_byte_is_found() -> None:
 
 def test_a_commit_under_a_wrong_key_is_found() -> None:
     data = commit_of(Position(3, 4), {})
-    with pytest.raises(DataLossError, match="this is commit 4 of epoch 3 of cluster 'main', under a wrong key"):
+    with pytest.raises(DataLossError, match="this is commit 4 of epoch 3 of 'main', under a wrong key"):
         decode_commit(data, CLUSTER, Position(3, 5), "here")
     with pytest.raises(DataLossError, match="wrong key"):
         decode_commit(data, "other", Position(3, 4), "here")
@@ -217,6 +220,90 @@ def test_superseded_commits_are_removed_when_a_later_commit_names_the_snapshot()
     assert stored.superseded() == [Position(1, 9), at(2), at(3)]
 
 
+# --- What has settled ---
+
+
+def a_part(topic_id: int, base: int, end: int) -> SegmentPart:
+    return SegmentPart(topic_id, base, end, 1, 1, 1, 0, 10, 0, 0, 1, 0, 1)
+
+
+def state_of(*topic_ids: int) -> RemoteState:
+    return RemoteState({f"/default/t{number}": ([number], b"") for number in topic_ids}, {}, {}, {})
+
+
+def settle(settled: Settled, sequence: int, *parts: SegmentPart, snapshot: Position | None = None) -> bool:
+    commit = Commit(sequence, CommitKind.ENTRIES, sequence, [], 0)
+    commit.data, commit.parts, commit.snapshot = b"x" * 100, list(parts), snapshot
+    settled.built(100)
+    return settled.settle(commit)
+
+
+def take_snapshot(
+    settled: Settled, sequence: int, state: RemoteState, unsealed: dict[Position, list[SegmentPart]] | None
+) -> tuple[Commit, SnapshotBody]:
+    commit = Commit(sequence, CommitKind.SNAPSHOT, sequence, [], 0)
+    return commit, settled.build_snapshot(commit, state, unsealed)
+
+
+def test_a_snapshot_mentions_what_no_manifest_lists() -> None:
+    settled = Settled(4, Limits())
+    one, two, three = a_part(1, 0, 5), a_part(2, 0, 7), a_part(1, 5, 9)
+    settle(settled, 1, one, two)
+    settle(settled, 2, three)
+    _, body = take_snapshot(settled, 3, state_of(1, 2), None)
+    assert [item.parts for item in body.objects] == [[one, two], [three]]
+    assert body.next_offsets == {1: 9, 2: 7}
+    # The manifests list the second commit by now, and topic 2 was deleted.
+    _, body = take_snapshot(settled, 4, state_of(1), {Position(4, 1): [one, two]})
+    assert [(item.sequence, item.parts) for item in body.objects] == [(1, [one])]
+    assert body.next_offsets == {1: 9}
+    # What a snapshot has left out does not come back.
+    _, body = take_snapshot(settled, 5, state_of(1, 2), None)
+    assert [(item.sequence, item.parts) for item in body.objects] == [(1, [one])]
+
+
+def test_a_snapshot_is_due_at_the_start_and_after_so_much() -> None:
+    settled = Settled(4, Limits(remote_snapshot_commits=3, remote_snapshot_bytes=1000))
+    assert settled.is_snapshot_due
+    take_snapshot(settled, 1, state_of(), None)
+    due = []
+    for sequence in (2, 3, 4):
+        settle(settled, sequence)
+        due.append(settled.is_snapshot_due)
+    assert due == [False, False, True]
+    take_snapshot(settled, 5, state_of(), None)
+    settled.built(1000)
+    assert settled.is_snapshot_due
+
+
+def test_a_snapshot_supersedes_once_a_later_commit_names_it() -> None:
+    settled = Settled(4, Limits(), stored=StoredCommits([Position(3, 1)]))
+    settle(settled, 1, a_part(1, 0, 5))
+    snapshot, _ = take_snapshot(settled, 2, state_of(1), None)
+    snapshot.pieces = [None]
+    assert not settled.settle(snapshot)
+    assert (settled.snapshot, settled.in_pieces) == (Position(4, 2), True)
+    assert settle(settled, 3, snapshot=settled.snapshot)
+    assert settled.stored.superseded() == [Position(3, 1)]
+
+
+# --- Stalls ---
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
+def test_each_entry_is_late_when_it_has_waited_for_a_multiple_of_the_time(steps: list[tuple[int, int]]) -> None:
+    stalls = Stalls()
+    marked: list[int] = []  # the step at which each entry was marked
+    settled = 0
+    for step, (more, done) in enumerate(steps):
+        marked += [step] * more
+        stalls.mark(len(marked))
+        settled = min(len(marked), settled + done)
+        late = [number for begin, end in stalls.step(settled) for number in range(settled + begin, settled + end)]
+        waiting = range(settled, len(marked))
+        assert late == [number for number in waiting if (step + 1 - marked[number]) % STEPS_PER_STALL == 0]
+
+
 # --- Replay ---
 
 
@@ -281,7 +368,7 @@ def test_offsets_that_are_missing_or_there_twice_are_named(offset: int) -> None:
 
 async def test_commits_are_counted_in_memory_and_replaced_by_segments() -> None:
     async with MemoryStore() as store:
-        catalogue = await HistoryCatalogue.claim(store, "x")
+        catalogue = await claim(store, "x")
         for sequence in range(3):
             data = commit_of(Position(1, sequence), {5: [2 * sequence, 2 * sequence + 1], 6: [sequence]})
             parts = decode_commit(data, CLUSTER, Position(1, sequence), "here").parts
@@ -303,6 +390,6 @@ async def test_commits_are_counted_in_memory_and_replaced_by_segments() -> None:
         assert [ref.key[-1] for ref in catalogue.commits] == ["1", "2"]
         await catalogue.drop_topic(6, 5)
         assert catalogue.commits == {}
-        again = await HistoryCatalogue.claim(store, "x")
+        again = await claim(store, "x")
         assert [record.part for record in again.all_parts()] == [new]
         assert [ref.key for ref in again.objects] == ["segments/a"]

@@ -28,8 +28,9 @@ import sys
 from typing import Any
 
 import grpc
+from connecting import builder_of
 
-from danube import DanubeClientBuilder, SubType
+from danube import SubType
 
 logging.getLogger("danube").setLevel(logging.CRITICAL)  # while the broker is away it warns as fast as it can
 
@@ -91,7 +92,7 @@ class Receiver:
 
 
 async def main(job: dict[str, Any]) -> None:
-    client = await DanubeClientBuilder().service_url(job["url"]).build()
+    client = await builder_of(job).build()
     receivers = []
     nacks = dict(job.get("nack", {}))
     for wanted in job.get("consumers", [{"name": "c"}]):

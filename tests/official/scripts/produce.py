@@ -31,8 +31,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+from connecting import builder_of
 
-from danube import DanubeClientBuilder, DispatchStrategy, ProducerOptions
+from danube import DispatchStrategy, ProducerOptions
 
 
 def say(**line: Any) -> None:
@@ -94,7 +95,7 @@ class Sender:
 
 
 async def main(job: dict[str, Any]) -> None:
-    client = await DanubeClientBuilder().service_url(job["url"]).build()
+    client = await builder_of(job).build()
     strategy = DispatchStrategy.RELIABLE if job.get("reliable", True) else DispatchStrategy.NON_RELIABLE
     senders = []
     for name in job.get("producers", ["p"]):

@@ -115,6 +115,11 @@ class Link:
         self._token: str | None = None
         self._authenticating = trio.Lock()
 
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Addresses of the members that are tried."""
+        return self._endpoints
+
     # Connections
 
     async def run(self) -> None:
@@ -337,7 +342,7 @@ class Link:
                 if NO_AUTHENTICATION not in error.message:
                     raise
                 _log.warning(
-                    "etcd at %s has no authentication enabled: everybody who reaches it can change the metadata",
+                    "etcd at %s has no authentication enabled: every client that reaches it can change the metadata",
                     held.endpoint,
                 )
                 self._token = ""

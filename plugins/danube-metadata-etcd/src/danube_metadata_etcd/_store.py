@@ -30,6 +30,7 @@ from danube.metadata import (
     Watch,
     lease_ended,
 )
+from danube.model.cluster_api import MetadataStanding
 from danube.model.errors import (
     ClosedError,
     FailedPreconditionError,
@@ -93,6 +94,10 @@ class EtcdStore(MetadataStore):
     def capabilities(self) -> Capabilities:
         """All guarantees of the contract."""
         return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
+
+    def standing(self) -> MetadataStanding:
+        """The metadata are kept by etcd, whose own tools tell about its members."""
+        return MetadataStanding(engine="etcd", kept_by=f"etcd at {', '.join(map(str, self.link.endpoints))}")
 
     # Life
 

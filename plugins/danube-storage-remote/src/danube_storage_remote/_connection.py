@@ -10,6 +10,7 @@ may guarantee less than the broker relies on.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -54,6 +55,7 @@ class RemoteConnection:
         limits: Limits,
         metadata: Mapping[str, str],
         connect: Connect | None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.url = url
         """URL of the server for messages, without secrets."""
@@ -66,6 +68,7 @@ class RemoteConnection:
         self._port = port
         self._limits = limits
         self._connect = connect
+        self._tls = tls
         self._attempt: _Attempt | None = None
 
     async def channel(self) -> Channel:
@@ -83,7 +86,9 @@ class RemoteConnection:
     async def _hold(self, attempt: _Attempt) -> None:
         """Connect, notify waiting calls, and keep the connection until it ends."""
         try:
-            async with connect_channel(self._host, self._port, self._limits, connect=self._connect) as channel:
+            async with connect_channel(
+                self._host, self._port, self._limits, connect=self._connect, tls=self._tls
+            ) as channel:
                 await self._describe(channel)
                 attempt.channel = channel
                 attempt.done.set()
@@ -139,16 +144,17 @@ async def connect_remote(
     limits: Limits | None = None,
     token: str = "",
     connect: Connect | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[RemoteConnection]:
     """Connect to a storage server and query its description; close the connection at the end of the block.
 
-    ``connect`` opens the byte stream instead of TCP. Raises :class:`StorageError` if the server cannot be reached, or
-    refuses the connection.
+    ``connect`` opens the byte stream instead of TCP; ``tls`` verifies the server (None: no TLS). Raises
+    :class:`StorageError` if the server cannot be reached, or refuses the connection.
     """
     metadata = {"authorization": f"Bearer {token}"} if token else {}
     async with trio.open_nursery() as nursery:
         connection = RemoteConnection(
-            nursery, host, port, url=url, limits=limits or Limits(), metadata=metadata, connect=connect
+            nursery, host, port, url=url, limits=limits or Limits(), metadata=metadata, connect=connect, tls=tls
         )
         failure: Exception | None = None
         try:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-import anyio
-import anyio.abc
 import msgspec
 
 from danube.model.errors import ConfigurationError
 from danube.storage import StorageBackend, StoragePlugin, StorageSurroundings, validate_key
-from danube.wire import Connect
+from danube.wire.tls import client_context
 from danube_storage_remote._backend import RemoteBackend
 from danube_storage_remote._connection import connect_remote
 
@@ -36,6 +33,10 @@ class RemoteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Encrypt the connection and check the server's certificate."""
     ca_file: str = ""
     """PEM file of the authorities that sign the server's certificate, instead of the system's. Implies ``tls``."""
+    cert_file: str = ""
+    """PEM file of the client's own certificate, for a server that asks for one. Implies ``tls``."""
+    key_file: str = ""
+    """PEM file of its key, if it is not in the same file."""
 
 
 class RemoteStoragePlugin(StoragePlugin[RemoteConfig]):
@@ -61,34 +62,24 @@ class RemoteStoragePlugin(StoragePlugin[RemoteConfig]):
         if space:
             validate_key(space)
         port = port if port is not None else _DEFAULT_PORT
-        connect: Connect | None = None
-        if config.tls or config.ca_file:
-            connect = partial(_connect_tls, host, port, _tls(config, surroundings.url))
         async with connect_remote(
             host,
             port,
             url=surroundings.url,
             limits=surroundings.limits,
             token=_token(config, surroundings.url),
-            connect=connect,
+            tls=_tls(config, surroundings.url),
         ) as connection:
             yield RemoteBackend(connection, space)
 
 
-async def _connect_tls(host: str, port: int, context: ssl.SSLContext) -> anyio.abc.ByteStream:
+def _tls(config: RemoteConfig, url: str) -> ssl.SSLContext | None:
+    if not (config.tls or config.ca_file or config.cert_file):
+        return None
     try:
-        return await anyio.connect_tcp(host, port, ssl_context=context, tls_standard_compatible=False)
-    except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
-        raise OSError(f"the TLS handshake failed: {error.__cause__ or 'the server ended it'}") from error
-
-
-def _tls(config: RemoteConfig, url: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=config.ca_file or None)
-    except OSError as error:
-        raise ConfigurationError(f"{url}: ca_file {config.ca_file!r} cannot be used: {error}") from error
-    context.set_alpn_protocols(["h2"])
-    return context
+        return client_context(config.ca_file, config.cert_file, config.key_file)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{url}: {error.message}") from error
 
 
 def _token(config: RemoteConfig, url: str) -> str:

@@ -3,14 +3,20 @@
 The client restores a lost connection by itself, but it does not wait for a broker that never answered: a wrong
 address is reported at once. A task, however, starts with a new connection, possibly while the broker is restarted. So
 tasks on executors wait for the broker; the driver has verified the address by then.
+
+Certificates and proofs come from the environment of each process, the driver's and the executors': ``DANUBE_CA``,
+``DANUBE_CERT`` and ``DANUBE_KEY`` name files, and ``DANUBE_TOKEN_FILE`` one with a token (or ``DANUBE_TOKEN`` is the
+token). So none of them is in an option, which plans, logs and the user interface of Spark show.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from danube.client.sync import Client, connect
 from danube.model.errors import ConnectionLostError
@@ -49,10 +55,26 @@ def enter_client(stack: ExitStack, servers: str, *, patience_s: float = 0.0, **o
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
-            return stack.enter_context(connect(servers, **options))  # type: ignore[arg-type]
+            return stack.enter_context(connect(servers, **credentials(servers), **options))  # type: ignore[arg-type]
         except ConnectionLostError:
             if time.monotonic() + pause_s > give_up_at:
                 raise
         # A random pause, so that the tasks of a stage do not retry at the same time.
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def credentials(servers: str) -> dict[str, Any]:
+    """Return the options of :func:`danube.client.sync.connect` that the environment of this process gives.
+
+    Args:
+        servers: the URL; the files of certificates are used with ``danube+tls://`` only.
+    """
+    given: dict[str, Any] = {}
+    if servers.startswith("danube+tls://"):
+        names = {"ca": "DANUBE_CA", "cert": "DANUBE_CERT", "key": "DANUBE_KEY"}
+        given = {option: os.environ[name] for option, name in names.items() if os.environ.get(name)}
+    for option, name in (("token_file", "DANUBE_TOKEN_FILE"), ("token", "DANUBE_TOKEN")):
+        if os.environ.get(name):
+            return given | {option: os.environ[name]}
+    return given

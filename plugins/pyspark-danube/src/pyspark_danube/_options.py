@@ -145,6 +145,8 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Name that identifies repeated batches. Empty: the query's id for a stream, a new one for a batch query."""
     batch_id: int | None = None
     """Number of the batch of a batch query. One that is not above the producer's last one is not stored again."""
+    by_partition: bool = False
+    """Whether each topic or partition commits its rows of a batch by itself."""
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -214,11 +216,18 @@ def _duration(name: str, value: str) -> int:
 
 def _servers(name: str, value: str) -> str:
     url = value.strip()
-    if not url.startswith("danube://"):
+    if not url.startswith(("danube://", "danube+tls://")):
         raise ConfigurationError(
-            f"option {name} must begin with danube://, such as danube://127.0.0.1:6650, not {url!r}"
+            f"option {name} must begin with danube://, such as danube://127.0.0.1:6650, or danube+tls://, not {url!r}"
         )
     return url
+
+
+def _scope(name: str, value: str) -> bool:
+    scope = value.strip().lower()
+    if scope not in ("batch", "partition"):
+        raise ConfigurationError(f"option {name} must be batch or partition, not {value!r}")
+    return scope == "partition"
 
 
 def _topic(name: str, value: str) -> str:
@@ -353,6 +362,7 @@ _OPTIONS: Final = (
     _Option("topic", "topic", _topic, (_WRITE,)),
     _Option("producerId", "producer_id", _producer, (_WRITE,)),
     _Option("batchId", "batch_id", _batch_number, (_WRITE,)),
+    _Option("commitScope", "by_partition", _scope, (_WRITE,)),
 )
 
 
@@ -397,6 +407,10 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
         raise ConfigurationError("option batchId is for batch queries; a stream numbers its batches itself")
     if "batch_id" in fields and "producer_id" not in fields:
         raise ConfigurationError("option batchId needs the option producerId: both together identify a batch")
+    if not streaming and fields.get("by_partition") and "producer_id" in fields and "batch_id" not in fields:
+        raise ConfigurationError(
+            "options commitScope=partition and producerId need the option batchId: each partition counts its batches"
+        )
     return WriteOptions(**fields)
 
 
@@ -433,6 +447,11 @@ def _refusal(name: str, lowered: str, where: str, here: Mapping[str, _Option], e
     if lowered == "path":
         return (
             "a topic is not a path: give it as .option('topic', '/namespace/topic') and call load() without arguments"
+        )
+    if lowered in ("token", "tokenfile", "token_file", "api_key", "apikey", "ca", "cert", "key"):
+        return (
+            "certificates and tokens are not options, because plans show those: set DANUBE_CA, DANUBE_TOKEN_FILE ... in"
+            " the environment of driver and executors (spark.executorEnv.DANUBE_TOKEN_FILE)"
         )
     if lowered == "kafka.bootstrap.servers":
         return "this is not Kafka: give the broker's address as .option('servers', 'danube://host:port')"

@@ -20,14 +20,19 @@ running tasks are then refused, whenever they open or finish their stages. In a 
 attempt (the run of the query) and the driver does not, unless a task has reported it; its batch is retried, and the
 commit drops the remaining stages.
 
+With the option ``commitScope=partition`` each topic or partition has a producer of its own, derived from the producer
+id, and commits its rows by itself. That is for topics whose partitions belong to several brokers of a cluster, because
+a commit is atomic at one broker only.
+
 Both classes are pickled and sent to the executors, or created for each call: they hold options and no connections.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -117,7 +122,7 @@ class BatchWriter(DataSourceArrowWriter):
         if options.batch_id is not None:
             self._batch_id = options.batch_id
         else:
-            last = client.stages.last_batch(self._producer)
+            last = client.stages.last_batch(self._producer) if options.producer_id else None
             self._batch_id = 0 if last is None else last + 1
         self._write_id = f"write-{uuid.uuid4()}"
         # With a batch id, a repetition by any writer must change nothing: no label.
@@ -152,8 +157,7 @@ class BatchWriter(DataSourceArrowWriter):
 
         Other stages of the batch remain: another write of the producer may be in progress for the same batch.
         """
-        del messages  # an unfinished task has none
-        _abort(self._options, self._producer, self._batch_id, self._write_id)
+        _abort(self._options, self._producer, self._batch_id, self._write_id, _topics(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -196,7 +200,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._options.producer_id:
             writes.add((self._options.producer_id, ""))
         for producer, write_id in sorted(writes):
-            _abort(self._options, producer, batchId, write_id)
+            _abort(self._options, producer, batchId, write_id, _topics(messages))
 
 
 def stage_rows(
@@ -215,7 +219,7 @@ def stage_rows(
             if rows.num_rows:
                 if staging is None:
                     client = enter_client(stack, options.servers, patience_s=EXECUTOR_PATIENCE_S)
-                    staging = _Staging(client, stack, producer, batch_id, write_id)
+                    staging = _Staging(client, stack, producer, batch_id, write_id, options.by_partition)
                 staging.add(rows, options.topic)
         return staging.finish() if staging else ()
 
@@ -229,6 +233,7 @@ class _Staging:
     producer: str
     batch_id: int
     write_id: str
+    by_partition: bool
     attempt: str = field(default_factory=lambda: _attempt(TaskContext.get()))
     turn: int = field(default_factory=lambda: _partition(TaskContext.get()))
     """Next partition: rows without a key go to one partition after the other, a batch at a time."""
@@ -269,7 +274,7 @@ class _Staging:
         if stage is None:
             opening = self.client.stages.open(
                 target,
-                producer=self.producer,
+                producer=_scoped(self.producer, target) if self.by_partition else self.producer,
                 batch_id=self.batch_id,
                 attempt=self.attempt,
                 write_id=self.write_id,
@@ -292,20 +297,40 @@ def _commit(
     """Commit a batch; ``taken`` is the error text if the batch id was committed under another label."""
     if not stages:
         return  # nothing to commit or record: a repetition is empty, too
+    shares = {producer: list(stages)}
+    if options.by_partition:
+        shares = {}
+        for stage in sorted(stages, key=lambda stage: stage.topic):
+            shares.setdefault(_scoped(producer, stage.topic), []).append(stage)
     with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
-        outcome = client.stages.commit(producer, batch_id, stages, label=label)
-    if outcome.committed:
-        return
-    if outcome.label != label:
-        # Treated as a repetition, rows of another write would be lost silently.
-        raise FailedPreconditionError(taken)
-    logger.warning("batch %d of producer %s was committed before", batch_id, producer)
+        for name, share in shares.items():
+            outcome = client.stages.commit(name, batch_id, share, label=label)
+            if outcome.committed:
+                continue
+            if outcome.label != label:
+                # Treated as a repetition, rows of another write would be lost silently.
+                raise FailedPreconditionError(taken)
+            logger.warning("batch %d of producer %s was committed before", batch_id, name)
 
 
-def _abort(options: WriteOptions, producer: str, batch_id: int, write_id: str) -> None:
-    """Drop the stages of one write, or (empty) all of the batch."""
+def _abort(options: WriteOptions, producer: str, batch_id: int, write_id: str, topics: Collection[str]) -> None:
+    """Drop the stages of one write, or (empty) all of the batch; ``topics`` are those that tasks have reported."""
     with broker_client(options.servers) as client:
-        client.stages.abort(producer, batch_id, write_id=write_id)
+        if not options.by_partition:
+            client.stages.abort(producer, batch_id, write_id=write_id)
+            return
+        for topic in sorted({*topics, *(_targets(client, options.topic) if options.topic else ())}):
+            client.stages.abort(_scoped(producer, topic), batch_id, write_id=write_id)
+
+
+def _scoped(producer: str, topic: str) -> str:
+    """Return the producer of the rows of one topic or partition, if each commits by itself."""
+    digest = hashlib.blake2b(f"{producer} {topic}".encode(), digest_size=8).hexdigest()
+    return f"{producer[:200]}-{digest}"
+
+
+def _topics(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
+    return {stage.topic for stage in _stages(messages)}
 
 
 def _stages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatch]:

@@ -1,0 +1,24 @@
+"""T1: S1 with TLS, beside S1 without it in the same run."""
+
+from __future__ import annotations
+
+from benchmarks._run import simple
+from benchmarks.scenarios._base import Arm, Scenario, Target
+from benchmarks.systems.danube import Danube
+
+__all__ = ["SCENARIO"]
+
+_HOW = "send_many; batches(), batch.ack()"
+_TLS = "danube, TLS and token"
+
+SCENARIO = Scenario(
+    name="t1",
+    title="S1 with TLS and a token, and without: one producer, one exclusive consumer, 100 B",
+    metrics=("messages_per_s",),
+    arms=(
+        Arm("danube", 3_000_000, 100, _HOW, simple("publish", "consume")),
+        Arm("danube", 3_000_000, 100, _HOW, simple("publish", "consume"), label=_TLS, server=Danube(tls=True)),
+    ),
+    targets=(Target("t1", "messages_per_s", 0.6, against="danube", arm=_TLS),),
+    usual=False,
+)

@@ -1,0 +1,114 @@
+"""Deletes topics in the metadata, and removes what is left of them once their owners' journals have noted that.
+
+A deleted topic is listed in a note with the ids of its partitions. Each owner buries those of its own and removes their
+assignments; the last one removes the note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from danube.broker.catalogue.assigning import groups
+from danube.broker.catalogue.catalogue_records import CatalogueRecords
+from danube.broker.catalogue.changes import Changes, Row, Step
+from danube.broker.catalogue.subscription_rows import SubscriptionRows
+from danube.broker.catalogue.tables import Tables
+from danube.cluster.membership import Membership
+from danube.cluster.records import topic_key
+from danube.model.ids import TopicId
+from danube.model.records import TopicRecord
+
+__all__ = ["Deletions"]
+
+
+class Deletions:
+    """The deletions of topics; see the module.
+
+    Args:
+        tables, records: of the catalogue.
+        changes: of this broker.
+        subscriptions: the records of all subscriptions.
+        membership: this broker in the cluster.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        records: CatalogueRecords,
+        changes: Changes,
+        subscriptions: SubscriptionRows,
+        membership: Membership,
+    ) -> None:
+        self._tables = tables
+        self._records = records
+        self._changes = changes
+        self._subscriptions = subscriptions
+        self._membership = membership
+
+    async def delete(self, topic: str) -> TopicRecord:
+        """Delete a plain or partitioned topic, and return its last record.
+
+        What belongs to its ids is unreachable from then on. The owners remove it, and then call :meth:`buried`.
+
+        Raises:
+            TopicNotFoundError, FailedPreconditionError: as :meth:`CatalogueRecords.expect`.
+        """
+        table, deleted = self._tables.topics, self._tables.deleted
+        found: list[TopicRecord] = []
+
+        def make() -> list[Step]:
+            found[:] = [self._records.expect(topic)]
+            name = topic_key(found[0].topic_ids[0])
+            # The ids are noted: what the journal holds of unknown topics stays.
+            return [
+                Step(table, topic, table.delete(topic)),
+                Step(deleted, name, deleted.put(name, found[0].topic_ids)),
+            ]
+
+        await self._changes.change(make, Row(table, topic))
+        return found[0]
+
+    def noted(self) -> list[list[TopicId]]:
+        """Return the ids of deleted topics whose deletion a journal has perhaps not noted; those of one together."""
+        return list(self._tables.deleted.values.values())
+
+    async def buried(self, topic_ids: Sequence[TopicId]) -> None:
+        """Remove what is left of the topics of this broker that were deleted together: its journal has noted that.
+
+        Args:
+            topic_ids: of all partitions. The last owner removes the note of the deletion.
+        """
+        assignments, deleted = self._membership.assignments, self._tables.deleted
+        mine = [each for each in topic_ids if self._membership.owns(each)]
+        for topic_id in mine:
+            await self._subscriptions.delete_all(topic_id)
+        for ids in groups(mine):
+            names = [topic_key(each) for each in ids]
+            await self._changes.change(
+                lambda names=names: [  # type: ignore[misc]
+                    Step(assignments, name, assignments.delete(name)) for name in names if name in assignments.values
+                ],
+                *(Row(assignments, name) for name in names),
+            )
+        name = topic_key(topic_ids[0])
+        if name in deleted.values and not any(topic_key(each) in assignments.values for each in deleted.values[name]):
+            await self._changes.delete(deleted, name)
+
+    async def forget(self) -> None:
+        """Remove the notes of deletions that concern no owner any more."""
+        for ids in self.noted():
+            if not any(topic_key(each) in self._membership.assignments.values for each in ids):
+                await self.buried(ids)
+
+    async def sweep_orphans(self) -> int:
+        """Delete records of subscriptions without a topic (an interrupted restore), and return of how many topics.
+
+        While there are other brokers, one of them may be restoring: then nothing is deleted.
+        """
+        if not self._membership.is_alone:
+            return 0
+        alive = {topic_id for record in self._tables.topics.values.values() for topic_id in record.topic_ids}
+        orphans = (await self._subscriptions.every()).keys() - alive
+        for topic_id in orphans:
+            await self._subscriptions.delete_all(topic_id)
+        return len(orphans)

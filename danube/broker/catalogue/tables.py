@@ -1,0 +1,94 @@
+"""The tables of the catalogue: mirrors of its rows in the metadata store, which follow the changes of all brokers.
+
+Keys::
+
+    /policies/broker                           TopicPolicies of the whole broker
+    /namespaces/{namespace}                    NamespaceRecord
+    /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
+    /subscriptions/{topic id}/{subscription}   SubscriptionRecord; has no table, see
+                                               :mod:`danube.broker.catalogue.subscription_rows`
+    /withheld/{storage}/{namespace}/{topic}    TopicRecord of a topic of a bucket that is not served: its name is taken
+    /storages/{storage}                        identity of the marker by which it is recognized (text); one that is not
+                                               shared is called {storage}@{broker} there
+    /assignments/{topic id}                    the owner of a topic or partition, see danube.cluster.records
+    /creating/{namespace}/{topic}              CreatingRecord, while the assignments of many partitions are written
+    /deleted/{first topic id}                  ids of a topic that was deleted; until the journals note that, too
+    /writers/{broker}/catalogue                guard of this broker's changes of all but subscriptions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from danube.cluster.records import CREATING, CreatingRecord, is_topic_key, is_topic_name
+from danube.metadata import MetadataStore, RowChange, Table, TextNames
+from danube.model import TopicPolicies
+from danube.model.ids import TopicId
+from danube.model.records import NamespaceRecord, TopicRecord, encode_briefly
+
+__all__ = ["Tables"]
+
+
+def _is_one_part(name: str) -> bool:
+    return "/" not in name
+
+
+class Tables:
+    """The tables; see the module.
+
+    Args:
+        store: the metadata.
+        on_namespace, on_topic, on_policies: called for each change of such a row; must not raise.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        on_namespace: Callable[[RowChange[NamespaceRecord]], None],
+        on_topic: Callable[[RowChange[TopicRecord]], None],
+        on_policies: Callable[[RowChange[TopicPolicies]], None],
+    ) -> None:
+        self.namespaces = Table(
+            store, "/namespaces/", NamespaceRecord, watched=True, on_change=on_namespace, is_name=_is_one_part
+        )
+        self.topics = Table(
+            store,
+            "/topics",
+            TopicRecord,
+            watched=True,
+            on_change=on_topic,
+            packed=TextNames(),
+            encode_packed=encode_briefly,
+            is_name=is_topic_name,
+        )
+        self.storages = Table(store, "/storages/", str, encode=str.encode, decode=bytes.decode, watched=True)
+        self.policies = Table(
+            store, "/policies/", TopicPolicies, watched=True, on_change=on_policies, is_name=_is_one_part
+        )
+        self.withheld = Table(store, "/withheld/", TopicRecord, watched=True)
+        self.creating = Table(store, CREATING, CreatingRecord, watched=True, is_name=is_topic_name)
+        self.deleted: Table[list[TopicId]] = Table(
+            store,
+            "/deleted/",
+            list,
+            decode=msgspec.msgpack.Decoder(list[TopicId]).decode,
+            watched=True,
+            is_name=is_topic_key,
+        )
+
+    @property
+    def every(self) -> tuple[Table[Any], ...]:
+        """All of them."""
+        return (
+            self.namespaces,
+            self.topics,
+            self.storages,
+            self.policies,
+            self.withheld,
+            self.creating,
+            self.deleted,
+        )

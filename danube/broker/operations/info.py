@@ -1,0 +1,53 @@
+"""What a broker reports about itself."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from danube.model import api
+from danube.model.version import __version__
+
+if TYPE_CHECKING:
+    from danube.broker.directory.directory import Directory
+
+__all__ = ["broker_info"]
+
+
+def broker_info(directory: Directory, *, connections: int, uptime_s: float) -> api.BrokerInfo:
+    """Return the status of a broker.
+
+    Args:
+        directory: of its topics.
+        connections: open ones of clients.
+        uptime_s: seconds since its start.
+    """
+    runtime = directory.runtime
+    config, limits = runtime.config, runtime.limits
+    journal, sealing = runtime.journal.usage(), directory.history.sealer.status()
+    brokers = sorted(address for _, address in directory.catalogue.membership.owners.addresses())
+    return api.BrokerInfo(
+        version=__version__,
+        pid=os.getpid(),
+        data_directory=config.data_directory,
+        uptime_s=uptime_s,
+        default_durability=config.durability,
+        connections=connections,
+        topics=len(directory),
+        journal_used_bytes=journal.used_bytes,
+        journal_limit_bytes=journal.limit_bytes,
+        journal_files=journal.files,
+        commits=journal.commits,
+        syncs=journal.syncs,
+        max_message_bytes=limits.max_message_bytes,
+        max_batch_bytes=limits.max_batch_bytes,
+        unsealed_bytes=sealing.unsealed_bytes,
+        oldest_unsealed_age_s=sealing.oldest_age_s,
+        sealing_failing_s=sealing.failing_for_s,
+        sealing_error=sealing.last_error,
+        sealed_objects=sealing.sealed_objects,
+        sealed_bytes=sealing.sealed_bytes,
+        stranded_topics=journal.stranded_topics,
+        stranded_bytes=journal.stranded_bytes,
+        brokers=brokers if len(brokers) > 1 else [],
+    )

@@ -1,0 +1,236 @@
+"""The ports of a broker: bound first, so that a taken address ends a start that has changed nothing; served to the end.
+
+::
+
+    async with bind(config, seams) as ports:       # other processes can connect, and wait
+        async with ports.serving(...):              # early methods are served, calls of others refused
+            ports.open(services, admin_services)    # all are served
+            await ports.drain()                     # links of brokers are served
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from msgspec.structs import replace
+
+from danube.broker.runtime.config import DEFAULT_ADMIN_PORT, BrokerConfig
+from danube.broker.runtime.descriptors import ADMIN_SHARE
+from danube.broker.runtime.seams import Seams, shown_address
+from danube.log import with_descriptors
+from danube.loop import Poller
+from danube.model.addresses import is_loopback, refuse_exposed, with_port
+from danube.model.errors import ExposedAddressError
+from danube.wire import Codec, Server, Service
+
+if TYPE_CHECKING:
+    from danube.wire.tls import ServerTls
+
+__all__ = ["Ports", "bind"]
+
+_log = logging.getLogger("danube.broker")
+
+_STARTING: Final = "broker starting: {}; try again"
+
+
+class Ports:
+    """The client port and, maybe, the admin port. Create it with :func:`bind`.
+
+    Attributes:
+        addresses, admin_addresses: on which they listen.
+        client, admin: their servers, while :meth:`serving`.
+        tls: what both present; None: they are plain ones.
+        poller: reads their sockets, while :meth:`serving`. The journal uses it, too.
+    """
+
+    poller: Poller
+    client: Server
+    admin: Server | None
+
+    def __init__(self, config: BrokerConfig, tls: ServerTls | None = None) -> None:
+        self.tls = tls
+        self.addresses: list[str] = []
+        self.admin_addresses: list[str] = []
+        self._config = config
+        self._listeners: list[list[trio.abc.Listener[Any]]] = []
+        self._guarded: Callable[[Service], Service] = _all_allowed
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    @asynccontextmanager
+    async def serving(
+        self,
+        services: Iterable[Service],
+        admin_services: Iterable[Service],
+        codecs: Mapping[str, Codec],
+        phase: str,
+        guarded: Callable[[Service], Service] | None = None,
+    ) -> AsyncGenerator[None, None]:
+        """Serve early methods around the body, and refuse the others until :meth:`open`.
+
+        Args:
+            services, admin_services: those of the ports that are known now.
+            codecs: by content subtype.
+            phase: what the broker does, for the callers that it refuses.
+            guarded: returns the methods of a service, each judged before it is served; None: all calls are allowed.
+
+        Raises:
+            OutOfDescriptorsError: no file descriptor was left for ``start_descriptor_wait_s``.
+        """
+        if guarded is not None:
+            self._guarded = guarded
+        services, admin_services = map(self._guarded, services), map(self._guarded, admin_services)
+        limits = self._config.limits
+        refusal = _STARTING.format(phase)
+        poller = self.poller = Poller()
+        self.client = Server(services, limits, codecs=codecs, refusal=refusal, poller=poller, tls=self.tls)
+        self.admin = None
+        servers = [self.client]
+        if len(self._listeners) > 1:
+            few = replace(limits, max_connections=max(1, limits.max_connections // ADMIN_SHARE))
+            self.admin = Server(admin_services, few, codecs=codecs, refusal=refusal, poller=poller, tls=self.tls)
+            servers.append(self.admin)
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                start = partial(nursery.start, poller.run)
+                await with_descriptors("polling sockets", start, limits.start_descriptor_wait_s)
+                await nursery.start(self._run, servers)
+                if self.tls is not None:
+                    nursery.start_soon(self.tls.watch)
+                yield
+            except Exception as error:  # noqa: BLE001 - raised again below: the nursery would wrap it into a group
+                failure = error
+            finally:
+                nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _run(self, servers: Sequence[Server], *, task_status: trio.TaskStatus[None]) -> None:
+        wait_s = self._config.limits.start_descriptor_wait_s
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    for server, listeners in zip(servers, self._listeners, strict=True):
+                        start = partial(nursery.start, server.run, listeners)
+                        what = f"listening on {', '.join(map(shown_address, listeners))}"
+                        await with_descriptors(what, start, wait_s)
+                    task_status.started()
+        finally:
+            self._ended.set()
+
+    def tell(self, phase: str) -> None:
+        """Change what callers are told that the broker does while it starts."""
+        for server in filter(None, (self.client, self.admin)):
+            server.refusal = _STARTING.format(phase)
+
+    def open(self, services: Iterable[Service], admin_services: Iterable[Service]) -> None:
+        """Serve all methods, and these, too."""
+        self.client.open(map(self._guarded, services))
+        if self.admin is not None:
+            self.admin.open(map(self._guarded, admin_services))
+
+    async def drain(self) -> None:
+        """Stop serving, except for links of brokers.
+
+        Streams and calls with something in flight end when it has settled; the others end at once. The admin port
+        is the last, so that its calls are answered until then.
+        """
+        settle_s = self._config.drain_timeout_s
+        await self.client.drain(0, settle_s)
+        if self.admin is not None:
+            self.admin.linger_s = 0.0  # admin clients hold no streams
+            await self.admin.drain(0, settle_s)
+
+    async def abort(self) -> None:
+        """End all connections, and return when no handler runs."""
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):  # bounded: by the shields of handlers
+            await self._ended.wait()
+
+
+@asynccontextmanager
+async def bind(config: BrokerConfig, seams: Seams, *, admin: bool) -> AsyncGenerator[Ports, None]:
+    """Listen on the configured addresses; the listeners are closed at the end of the block.
+
+    Args:
+        config: the addresses.
+        seams: the network.
+        admin: whether there is something to serve on the admin port.
+
+    Raises:
+        ConfigurationError: an address cannot be bound, or the files of ``[tls]`` cannot be used.
+        ExposedAddressError: other machines can reach an address, and neither security nor ``insecure`` is on.
+        OutOfDescriptorsError: no file descriptor was left for ``start_descriptor_wait_s``.
+    """
+    ports = Ports(config, _load_tls(config, seams))
+    wanted = [(list(config.listen), ports.addresses)]
+    if admin and config.admin_listen:
+        wanted.append(([with_port(each, DEFAULT_ADMIN_PORT) for each in config.admin_listen], ports.admin_addresses))
+    try:
+        for addresses, shown in wanted:
+            listeners = await _listen(addresses, seams, config.limits.start_descriptor_wait_s)
+            ports._listeners.append(listeners)
+            shown += map(shown_address, listeners)
+            _check_exposure(listeners, config)
+        yield ports
+    finally:
+        for listeners in ports._listeners:  # those of a server that ran are closed
+            for listener in listeners:
+                await trio.aclose_forcefully(listener)
+
+
+def _load_tls(config: BrokerConfig, seams: Seams) -> ServerTls | None:
+    if config.tls is None:
+        return None
+    from danube.wire.tls import ServerTls
+
+    return ServerTls(config.tls, seams.wall_clock_us() / 1e6)
+
+
+async def _listen(addresses: Sequence[str], seams: Seams, wait_s: float) -> list[trio.abc.Listener[Any]]:
+    return await with_descriptors(f"listening on {', '.join(addresses)}", lambda: seams.listen(addresses), wait_s)
+
+
+def _check_exposure(listeners: Iterable[trio.abc.Listener[Any]], config: BrokerConfig) -> None:
+    """Refuse addresses that other machines can reach, unless the configuration accepts the risk."""
+    if config.security.enabled:
+        exposed = [shown for host, shown in _bound(listeners) if not is_loopback(host)]
+        if exposed and config.tls is None:
+            _log.warning(
+                "other machines can reach this broker at %s, but without [tls] it accepts no credentials of theirs",
+                ", ".join(exposed),
+            )
+        return
+    try:
+        refuse_exposed(
+            _bound(listeners),
+            "security is off: all of them could read, write and delete everything",
+            "set up security with `danube security init`",
+        )
+    except ExposedAddressError:
+        if not config.insecure:
+            raise
+        _log.warning(
+            "security is off, and other machines can reach this broker at %s: all of them may do everything (insecure)",
+            ", ".join(map(shown_address, listeners)),
+        )
+
+
+def _bound(listeners: Iterable[trio.abc.Listener[Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the IP address and the whole address of each listener that is an internet socket."""
+    for listener in listeners:
+        bound = getattr(listener, "socket", None)
+        if bound is not None and bound.family in (socket.AF_INET, socket.AF_INET6):
+            yield bound.getsockname()[0], shown_address(listener)
+
+
+def _all_allowed(service: Service) -> Service:
+    """With security off: the methods as they are."""
+    return service

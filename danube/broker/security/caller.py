@@ -1,0 +1,170 @@
+"""Who makes the call that the present task carries out, for requirements that only an operation can judge.
+
+The gate judges a call before its operation runs (:mod:`danube.broker.security.gate`), except for requirements with a
+condition: whether opening a producer creates the topic, say. The operation knows that, and asks here.
+
+The caller is a context variable, so that operations need not pass it on. Tasks that a call starts inherit it: work of
+the broker itself, such as copying dead letters, therefore never asks.
+
+A call that another broker carries out, or a part of it, is judged by the broker that it was made at: the proof of the
+caller does not travel. :func:`passed_on` sends the call with the rights that were judged already; where it needs
+another one, the other broker refuses before it changes anything, and says which; that one is judged, and the call sent
+again::
+
+    caller's broker                 the other broker
+       call, no rights      ──▶     needs PRODUCE on /hr/x for dead letters
+       judges that          ◀──     refuses, asks for it
+       call, that right     ──▶     carries it out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from danube.model.errors import InternalError, PermissionDeniedError
+
+if TYPE_CHECKING:
+    from danube.security.roles import Principal
+
+__all__ = [
+    "Caller",
+    "JudgedRight",
+    "calling",
+    "current_caller",
+    "passed_on",
+    "received",
+    "require_creation",
+    "require_dead_letters",
+]
+
+T = TypeVar("T")
+JudgedRight = tuple[str, str]
+"""What a call does, and the topic to which that applies; its caller may do that."""
+_CREATION: Final = "creation"
+_DEAD_LETTERS: Final = "dead_letters"
+
+
+class Caller(Protocol):
+    """The caller of one call that was allowed."""
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls."""
+        ...
+
+    def require_creation(self, topic: str, /) -> None:
+        """Raise PermissionDeniedError if the caller may not create a topic by this call."""
+        ...
+
+    def require_dead_letters(self, topic: str, /) -> None:
+        """Raise PermissionDeniedError if the caller may not send dead letters to a topic by this call."""
+        ...
+
+
+_CALLER: Final[ContextVar[Caller | None]] = ContextVar("danube caller", default=None)
+
+
+def current_caller() -> Caller | None:
+    """Return the caller of the present task; None for work of the broker itself, and with security off."""
+    return _CALLER.get()
+
+
+def require_creation(topic: str) -> None:
+    """The present call creates a topic, or adds partitions to it.
+
+    Raises:
+        PermissionDeniedError: its caller may not do that.
+    """
+    caller = _CALLER.get()
+    if caller is not None:
+        caller.require_creation(topic)
+
+
+def require_dead_letters(topic: str) -> None:
+    """The present call decides that dead letters go to a topic.
+
+    Raises:
+        PermissionDeniedError: its caller may not produce there.
+    """
+    caller = _CALLER.get()
+    if caller is not None:
+        caller.require_dead_letters(topic)
+
+
+@contextmanager
+def calling(caller: Caller | None) -> Iterator[None]:
+    """Carry out a call for a caller within this; None: for the broker itself."""
+    token = _CALLER.set(caller)
+    try:
+        yield
+    finally:
+        _CALLER.reset(token)
+
+
+# --- Calls that another broker carries out
+
+
+class _Distant:
+    """The caller of a call that another broker has sent, which judges it."""
+
+    def __init__(self, rights: Iterable[JudgedRight]) -> None:
+        self._rights = frozenset(rights)
+
+    @property
+    def principal(self) -> Principal:
+        raise InternalError("a call that another broker has sent does not tell who made it")
+
+    def require_creation(self, topic: str) -> None:
+        self._require(_CREATION, topic)
+
+    def require_dead_letters(self, topic: str) -> None:
+        self._require(_DEAD_LETTERS, topic)
+
+    def _require(self, what: str, topic: str) -> None:
+        if (what, topic) not in self._rights:
+            raise PermissionDeniedError(
+                f"the broker that the call was made at has not judged {what} for topic {topic}",
+                {"judge": what, "topic": topic},
+            )
+
+
+async def passed_on(send: Callable[[Sequence[JudgedRight] | None], Awaitable[T]]) -> T:
+    """Have another broker carry out the present call, and return its answer.
+
+    Args:
+        send: sends the call with these rights, for :func:`received`; None: nothing is judged. It is repeated once for
+            each right that the other broker asks for, before that one has changed anything for it.
+
+    Raises:
+        PermissionDeniedError: the caller lacks a right that the call needs.
+        DanubeError: what ``send`` raised.
+    """
+    caller = _CALLER.get()
+    if caller is None:
+        return await send(None)
+    judged: list[JudgedRight] = []
+    while True:
+        try:
+            return await send(judged)
+        except PermissionDeniedError as error:
+            right = error.details.get("judge", ""), error.details.get("topic", "")
+            if right in judged:
+                raise
+            match right[0]:
+                case "creation":
+                    caller.require_creation(right[1])
+                case "dead_letters":
+                    caller.require_dead_letters(right[1])
+                case _:
+                    raise
+            judged.append(right)
+
+
+@contextmanager
+def received(rights: Sequence[JudgedRight] | None) -> Iterator[None]:
+    """Carry out a call of another broker within this, with the rights that it was sent with."""
+    with calling(None if rights is None else _Distant(rights)):
+        yield

@@ -1,0 +1,470 @@
+"""The gate: each method of both ports is served through it when security is on.
+
+::
+
+    headers ──▶ who calls? ──▶ request decoded ──▶ row of the path ──▶ operation ──▶ list filtered ──▶ answer
+                 │ UNAUTHENTICATED                   │ PERMISSION_DENIED, NOT_FOUND
+                 ▼ after a pause if throttled        ▼
+
+A method cannot be served without a row, nor without its list being filtered: :meth:`Gate.guarded` raises. Of a stream
+the first message is judged, before its handler sees it; it must arrive within ``first_message_s``. A stream is watched
+from the proof of its caller on: it ends with that proof, and with the rights that its first message needed.
+
+The links between brokers are not judged by roles: their hello proves that the peer has the cluster's secret, and
+without a secret there are none. If the port asks for certificates and knows the authority of the brokers', a link needs
+the certificate of a broker as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import trio
+
+from danube.broker.security.caller import calling
+from danube.broker.security.lists import LISTS, filtered
+from danube.broker.security.replica import Replica
+from danube.metadata import MetadataStore
+from danube.model.addresses import is_loopback
+from danube.model.decoding import UNDECODABLE
+from danube.model.errors import (
+    CallRefusedError,
+    ConfigurationError,
+    DanubeError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+)
+from danube.model.query_api import QueryMethod
+from danube.model.tls import PeerCertificate
+from danube.security.certificates import CertificateRules, certificate_identity
+from danube.security.claims import Identity
+from danube.security.endings import CHECK_S, Need, error_of
+from danube.security.evaluate import Rights
+from danube.security.flaws import BadProofError, Flaw
+from danube.security.guard import Guard
+from danube.security.permissions import Permission
+from danube.security.resources import Book, resources_of
+from danube.security.rights import RULES, Access, Condition, Named, Port, Refusal, Rule, check_served
+from danube.security.roles import Principal, PrincipalType
+from danube.security.scopes import Resource, ScopeKind
+from danube.security.verdicts import Verdict, judge_condition
+from danube.wire import Context, Message, Method, Server, ServerStream, Service, UnaryCall
+
+__all__ = ["Gate", "Links"]
+
+_CERTIFICATES: Final = 1_000
+"""Client certificates whose identity is remembered."""
+_CONNECTIONS: Final = 4_096
+"""Peers of connections whose place is remembered."""
+_WAITS: Final = frozenset({QueryMethod.STATE})
+"""Unary calls that wait for news, and are watched as streams are."""
+_BY_NUMBER: Final = (Named.CLUSTER, Named.ANYTHING)
+"""What requirements name without fields of the request."""
+
+
+class Links(Enum):
+    """What the link of another broker needs."""
+
+    NONE = "there are none"
+    SECRET = "the cluster secret"
+    CERTIFICATE = "the cluster secret and the certificate of a broker"
+
+
+class _Caller:
+    """The caller of one call that was allowed; a :class:`danube.broker.security.caller.Caller`."""
+
+    __slots__ = ("_rights", "_rule", "principal")
+
+    def __init__(self, principal: Principal, rule: Rule, rights: Rights) -> None:
+        self.principal = principal
+        self._rule = rule
+        self._rights = rights
+
+    def require_creation(self, topic: str) -> None:
+        """Judge that the call creates a topic."""
+        self._require(Condition.CREATES_TOPIC, Resource.topic(topic))
+
+    def require_dead_letters(self, topic: str) -> None:
+        """Judge that the call decides that dead letters go to a topic."""
+        self._require(Condition.SETS_DEAD_LETTERS, Resource.topic(topic))
+
+    def _require(self, condition: Condition, resource: Resource) -> None:
+        if judge_condition(self._rule, condition, self.principal, self._rights, resource) is not Verdict.ALLOWED:
+            needs = (each.permission.title for each in self._rule.requirements if each.condition is condition)
+            raise PermissionDeniedError(
+                f"{self.principal} may not call {self._rule.path} when it {condition.value}: that requires"
+                f" {' and '.join(needs)} on {resource}"
+            )
+
+    def may_see(self, permission: Permission, resource: Resource) -> bool:
+        """Whether a list contains a resource for the caller: of namespaces, those in which it may see something."""
+        rights, principal = self._rights, self.principal
+        return rights.allows(principal, permission, resource) or (
+            resource.kind is ScopeKind.NAMESPACE and rights.touches(principal, permission, resource)
+        )
+
+
+class _Ending(Protocol):
+    """A stream, or something else that lasts."""
+
+    def abandon(self, failure: DanubeError | None, /) -> None:
+        """End it with an error."""
+        ...
+
+
+class _Waiting:
+    """A unary call that waits for news."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.failure: DanubeError | None = None
+
+    def abandon(self, failure: DanubeError | None) -> None:
+        """Cancel it; it fails with this error."""
+        self.failure = failure
+        self.scope.cancel()
+
+
+class _Open(NamedTuple):
+    stream: _Ending
+    needs: tuple[Need, ...]
+
+
+class Gate:
+    """The gate of one broker.
+
+    Args:
+        guard: decides.
+        book: of the objects that requests name by numbers.
+        wall_s: returns the Unix time in seconds.
+        names: which names in client certificates count.
+        links: what the links of other brokers need.
+    """
+
+    def __init__(
+        self, guard: Guard, book: Book, wall_s: Callable[[], float], names: CertificateRules, links: Links
+    ) -> None:
+        self._guard = guard
+        self._book = book
+        self._wall_s = wall_s
+        self._names = names
+        self._links = links
+        self._certified: Callable[[PeerCertificate], Identity] = lru_cache(_CERTIFICATES)(self._of_certificate)
+        self._replica: Replica | None = None
+        self._numbers = itertools.count(1)
+        self._open: dict[int, _Open] = {}
+        self._nursery: trio.Nursery | None = None
+
+    # --- Methods
+
+    def guarded(self, service: Service) -> Service:
+        """Return the methods of a service, each judged before it is served.
+
+        Raises:
+            ConfigurationError: a path has no row, or one that cannot be judged.
+        """
+        return {path: self._guarded(method) for path, method in service.items()}
+
+    def _guarded(self, method: Method) -> Method:
+        rule = RULES.get(method.path)
+        if rule is None:
+            raise ConfigurationError(
+                f"path {method.path} has no row in the table of rights (danube/security/rights.py); add it"
+            )
+        if rule.access is Access.PUBLIC:
+            return method
+        if any(each.permission is Permission.BROKER_INTERNAL for each in rule.requirements):
+            return method if self._links is Links.SECRET else self._guarded_link(method)
+        if rule.refusal is Refusal.FILTERED and (rule.path not in LISTS or method.handler is None):
+            raise ConfigurationError(
+                f"the list of {rule.path} is not filtered; add it to danube/broker/security/lists.py"
+            )
+        if method.start is not None:
+            return msgspec.structs.replace(method, start=self._guarded_start(method, rule))
+        if method.kind == "unary":
+            return msgspec.structs.replace(method, handler=self._guarded_unary(method, rule))
+        reads = any(each.named not in _BY_NUMBER for each in rule.requirements)
+        if reads and method.opening is None:
+            raise ConfigurationError(f"the first message of {rule.path} cannot be judged: its method has no 'opening'")
+        return msgspec.structs.replace(method, handler=self._guarded_stream(method, rule))
+
+    def _guarded_unary(self, method: Method, rule: Rule) -> Callable[[Any, Context], Any]:
+        handle: Any = method.handler
+
+        async def handler(request: Any, context: Context) -> Any:
+            identity = await self._identified(context)
+            caller = self._judged(rule, identity, request)
+            with calling(caller):
+                if rule.path in _WAITS:
+                    needs = self._needs(rule, request)
+                    return await self._waited(handle(request, context), identity, needs)
+                answer = await handle(request, context)
+            if rule.refusal is not Refusal.FILTERED:
+                return answer
+            permission = rule.requirements[0].permission
+            return filtered(rule.path, request, answer, lambda resource: caller.may_see(permission, resource))
+
+        return handler
+
+    def _guarded_start(self, method: Method, rule: Rule) -> Callable[[Any, UnaryCall], None]:
+        serve: Any = method.start
+
+        def start(request: Any, call: UnaryCall) -> None:
+            try:
+                identity = self._identify(call.context)
+            except BadProofError as error:
+                if error.flaw is not Flaw.THROTTLED or self._nursery is None:
+                    raise
+                self._nursery.start_soon(self._fail_later, call, error)
+                return
+            with calling(self._judged(rule, identity, request)):
+                serve(request, call)
+
+        return start
+
+    def _guarded_stream(self, method: Method, rule: Rule) -> Callable[[ServerStream, Context], Any]:
+        handle: Any = method.handler
+        opening = method.opening
+
+        async def handler(stream: ServerStream, context: Context) -> None:
+            identity = await self._identified(context)
+            # Watched from the proof on: it may end while the stream waits for its first message.
+            with self._watched(stream, identity) as number:
+                request = None
+                if opening is not None:
+                    first = await self._first(stream, rule.path)
+                    request = _decoded(opening, first.data, stream, rule.path)
+                caller = self._judged(rule, identity, request)
+                self._watch_also(number, self._needs(rule, request))
+                with calling(caller):
+                    await handle(stream, context)
+
+        return handler
+
+    async def _first(self, stream: ServerStream, path: str) -> Message:
+        """Return the first message of a stream, which its handler receives again.
+
+        Raises:
+            InvalidArgumentError: the stream has ended without one.
+            DeadlineExceededError: none has arrived within ``first_message_s``.
+        """
+        limit_s = self._guard.limits.first_message_s
+        with trio.move_on_after(limit_s) as waiting:
+            first = await stream.peek()
+            await trio.lowlevel.checkpoint_if_cancelled()  # the proof may have ended before it was received
+        if waiting.cancelled_caught:
+            raise DeadlineExceededError(
+                f"no message of {path} has arrived within first_message_s = {limit_s:g} s; send the first one with the"
+                " call"
+            )
+        if first is None:
+            raise InvalidArgumentError(f"the call of {path} ended before its first message")
+        return first
+
+    def _guarded_link(self, method: Method) -> Method:
+        handle: Any = method.handler
+
+        async def handler(stream: ServerStream, context: Context) -> None:
+            if self._links is Links.NONE:
+                await trio.lowlevel.checkpoint()
+                raise CallRefusedError(
+                    "this broker has no cluster secret, so with security on it has no links to others"
+                )
+            certificate = context.peer_certificate
+            if certificate is None or self._certified(certificate).principal.type is not PrincipalType.BROKER:
+                await trio.lowlevel.checkpoint()
+                raise PermissionDeniedError(
+                    f"a link to this broker needs the certificate of a broker of cluster {self._names.cluster!r}, with"
+                    f" the name danube://{self._names.cluster}/broker/ID"
+                )
+            await handle(stream, context)
+
+        return msgspec.structs.replace(method, handler=handler)
+
+    def check_served(self, client: Server, admin: Server | None, *, native_only: bool) -> None:
+        """Check that the ports serve what the table of rights has rows for, and nothing else.
+
+        Args:
+            client: of the client port, which is open.
+            admin: of the admin port; None: there is none.
+            native_only: whether there are no faces.
+
+        Raises:
+            ConfigurationError: otherwise.
+        """
+        check_served(Port.CLIENT, client.methods, native_only=native_only)
+        if admin is not None:
+            check_served(Port.ADMIN, admin.methods, native_only=native_only)
+
+    # --- Who calls, and what they may
+
+    def _identify(self, context: Context, authorization: str | None = None) -> Identity:
+        """Return who calls, by the header of this name unless another value is given.
+
+        Raises:
+            BadProofError: there is no valid proof.
+            UnavailableError: the metadata are not reachable.
+            CallRefusedError: the broker has not read the records of access control yet.
+        """
+        if self._replica is None or not self._replica.loaded:
+            raise CallRefusedError("the broker is starting: it reads the records of access control; try again")
+        if authorization is None:
+            authorization = context.metadata.get("authorization")
+        certificate = None
+        if authorization is None and context.peer_certificate is not None:
+            certificate = self._certified(context.peer_certificate)
+        return self._guard.identify(
+            authorization,
+            certificate,
+            context.peer,
+            trio.current_time(),
+            self._wall_s(),
+            is_private=context.secure or _is_local(context.peer),
+        )
+
+    def _of_certificate(self, certificate: PeerCertificate) -> Identity:
+        """Return the identity in a certificate, whose chain TLS has verified.
+
+        Raises:
+            BadProofError: it has no name that counts, or contradictory ones.
+        """
+        return certificate_identity(
+            certificate.names,
+            hashlib.sha256(certificate.der).hexdigest(),
+            certificate.expires_at_s,
+            self._names,
+            of_broker_ca=certificate.of_broker_ca,
+            limits=self._guard.limits,
+        )
+
+    async def identify_key(self, api_key: str, context: Context) -> Identity:
+        """Return who has sent an API key in a request, where it counts as in the header of any other call.
+
+        Raises:
+            BadProofError: it proves nothing; raised after a pause if it was not looked at.
+            UnavailableError: the metadata are not reachable.
+        """
+        return await self._identified(context, f"Bearer {api_key}")
+
+    async def _identified(self, context: Context, authorization: str | None = None) -> Identity:
+        """As :meth:`_identify`; pauses before it refuses a throttled proof."""
+        try:
+            return self._identify(context, authorization)
+        except BadProofError as error:
+            if error.flaw is Flaw.THROTTLED:
+                await trio.sleep(self._guard.limits.refused_proof_pause_s)
+            raise
+
+    async def _fail_later(self, call: UnaryCall, error: DanubeError) -> None:
+        await trio.sleep(self._guard.limits.refused_proof_pause_s)
+        call.fail(error)
+
+    def _judged(self, rule: Rule, identity: Identity, request: Any) -> _Caller:
+        verdict = self._guard.judge(rule.path, identity, request, self._book)
+        if verdict is not Verdict.ALLOWED and verdict is not Verdict.FILTERED:
+            refusal = self._guard.refusal(rule.path, identity, verdict)
+            assert refusal is not None
+            raise refusal
+        return _Caller(identity.principal, rule, self._guard.book.rights)
+
+    async def _waited(self, answer: Awaitable[Any], identity: Identity, needs: tuple[Need, ...]) -> Any:
+        """Return an answer for which the caller may wait long, unless its proof or right ends meanwhile."""
+        waiting = _Waiting()
+        with self._watched(waiting, identity, needs), waiting.scope:
+            return await answer
+        assert waiting.failure is not None
+        raise waiting.failure
+
+    # --- Open streams
+
+    def _needs(self, rule: Rule, request: Any) -> tuple[Need, ...]:
+        return tuple(
+            Need(each.permission, resource)
+            for each in rule.requirements
+            if each.condition is Condition.ALWAYS and each.named is not Named.ANYTHING
+            for resource in resources_of(each, request, self._book)
+        )
+
+    @contextmanager
+    def _watched(self, stream: _Ending, identity: Identity, needs: tuple[Need, ...] = ()) -> Iterator[int]:
+        """End a stream with its proof and with what it needs; the value is its number."""
+        number = next(self._numbers)
+        self._open[number] = _Open(stream, needs)
+        self._guard.watch(number, identity, needs)
+        try:
+            yield number
+        finally:
+            del self._open[number]
+            self._guard.streams.closed(number)
+
+    def _watch_also(self, number: int, needs: tuple[Need, ...]) -> None:
+        """End a stream that is watched with these rights, too, which its caller has now."""
+        self._open[number] = self._open[number]._replace(needs=needs)
+        for need in needs:
+            self._guard.streams.needs_also(number, need)
+
+    def follow(self, store: MetadataStore) -> None:
+        """Use the records in these metadata, which :meth:`run` follows."""
+        self._replica = Replica(store, self._guard)
+
+    @property
+    def replica(self) -> Replica:
+        """The replica of the records, after :meth:`follow`."""
+        assert self._replica is not None
+        return self._replica
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the records, and end streams whose proof or right has ended, until cancelled.
+
+        Started once the records are loaded; calls are refused as retryable before.
+
+        Raises:
+            DanubeError: the metadata failed for good, or have refused the first query.
+        """
+        replica = self.replica
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(replica.run)
+            task_status.started()
+            while True:
+                changed = replica.changed
+                await self._check()
+                with trio.move_on_after(CHECK_S):
+                    await changed.wait()
+
+    async def _check(self) -> None:
+        more = True
+        while more:
+            ends, more = self._guard.check(trio.current_time(), self._wall_s())
+            for number, why in ends:
+                found = self._open.get(number)
+                if found is not None:
+                    found.stream.abandon(error_of(why, found.needs))
+            await trio.lowlevel.checkpoint()
+
+
+@lru_cache(_CONNECTIONS)
+def _is_local(peer: str) -> bool:
+    """Whether a peer, as the server names it, is on this machine, so that no other one can read its credentials."""
+    host, colon, _ = peer.rpartition(":")
+    if not colon:
+        return peer != "(gone)"  # a Unix socket, or a stream within this process
+    return is_loopback(host)
+
+
+def _decoded(kind: Any, data: bytes, stream: ServerStream, path: str) -> Any:
+    """Decode the first message as the handler of its stream does: native ones always speak msgpack."""
+    if not issubclass(kind, msgspec.Struct):
+        return stream.decode(kind, data)
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except UNDECODABLE as error:
+        raise InvalidArgumentError(f"the first message of {path} is no {kind.__name__}: {error}") from error

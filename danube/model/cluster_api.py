@@ -1,0 +1,302 @@
+"""The native API of the cluster: who the brokers are, what each of them does, and which topics wait for one.
+
+Like :mod:`danube.model.api`: msgspec Structs, encoded as msgpack arrays, new fields at the end with a default. Any
+broker answers for the whole cluster: from its own tables (records, sessions, assignments), and from what the other
+brokers tell about themselves when it asks them. A broker that does not answer is marked, with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from danube.model.ids import NO_OWNER_EPOCH, NO_TOPIC, OwnerEpoch, TopicId
+from danube.model.policies import Durability
+
+__all__ = [
+    "ANY_BROKER",
+    "MOST_PLACES",
+    "MOST_WAITING_NAMES",
+    "UNKNOWN",
+    "BackupMetadata",
+    "BackupPiece",
+    "BrokerFigures",
+    "BrokerRow",
+    "ClusterMethod",
+    "ClusterStatus",
+    "Explained",
+    "ExplainCluster",
+    "GetClusterStatus",
+    "MetadataMember",
+    "MetadataStanding",
+    "MetadataStatus",
+    "StorageFace",
+    "TopicPlace",
+    "WaitingTopics",
+]
+
+UNKNOWN: Final = -1
+"""A number that the broker does not know."""
+ANY_BROKER: Final = 0
+"""No broker, in fields that have the number of one."""
+MOST_PLACES: Final = 200
+"""Most topics that an explanation lists; it counts the others."""
+MOST_WAITING_NAMES: Final = 3
+"""Most names of topics in a :class:`WaitingTopics`."""
+
+
+class ClusterMethod:
+    """Paths of the calls."""
+
+    STATUS: Final = "/danube.native.v1.Cluster/Status"
+    EXPLAIN: Final = "/danube.native.v1.Cluster/Explain"
+    BACKUP: Final = "/danube.native.v1.Cluster/Backup"
+
+
+class _Message(msgspec.Struct, array_like=True, gc=False):
+    """Base of all messages."""
+
+
+# --- What a broker tells about itself --------------------------------------------------------------------------------
+
+
+class MetadataStanding(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=True):
+    """What the metadata engine of one broker tells about itself."""
+
+    engine: str = ""
+    """Its name: ``raft``, ``etcd``, ``memory``; empty if it does not say."""
+    kept_by: str = ""
+    """Who keeps the metadata, if not the brokers: ``etcd at 10.0.0.7:2379``. Then the other fields are empty."""
+    member: int = 0
+    """Id of this broker's member of the Raft group; 0: there is no such group."""
+    leader: int = 0
+    """Id of the member that leads, as far as this one knows; 0: none is known."""
+    term: int = 0
+    committed: int = 0
+    """Index of the last entry that this member knows to be committed."""
+    applied: int = 0
+    """Index of the last entry that is in this member's table."""
+    voters: list[int] = []
+    leaving: list[int] = []
+    """Voters that a change in progress removes; their majority is needed, too, until it is complete."""
+    learners: list[int] = []
+
+
+class StorageFace(_Message, kw_only=True):
+    """A storage as one broker has it configured."""
+
+    storage: str
+    url: str
+    """Without secrets."""
+    shared: bool
+    """Other machines reach the same objects."""
+
+
+class BrokerFigures(_Message, kw_only=True):
+    """What a broker tells about itself."""
+
+    broker: int
+    version: str
+    feature_level: int
+    uptime_s: float
+    time_us: int
+    """Its wall clock, when it answered."""
+    draining: bool = False
+    """It is shutting down."""
+    connections: int = 0
+    topics: int = 0
+    """Topics and partitions that it serves; more may be assigned to it."""
+    in_bytes_s: float = 0.0
+    """Bytes that arrived at its port, from clients and brokers: mean of the last seconds."""
+    out_bytes_s: float = 0.0
+    journal_used_bytes: int = 0
+    journal_limit_bytes: int = 0
+    loop_lag_s: float = UNKNOWN
+    """By how much timers of its loop were late: 99 of 100 by less, in the last minute."""
+    sealing_failing_s: float = 0.0
+    """For how long sealing has been failing; 0 while it works."""
+    stranded_topics: int = 0
+    session: int = 0
+    """Revision of its session, as it knows it; 0: it has none."""
+    session_certain: bool = False
+    """Its session is certain to be alive."""
+    storages: list[StorageFace] = []
+    metadata: MetadataStanding = MetadataStanding()
+
+
+# --- Status ----------------------------------------------------------------------------------------------------------
+
+
+class GetClusterStatus(_Message):
+    """Asks for the status of the cluster. Answered with ClusterStatus."""
+
+    gather: bool = True
+    """Ask the other brokers for their figures, too; otherwise only what is in the tables."""
+
+
+class BrokerRow(_Message, kw_only=True):
+    """One broker, as the one that answers sees it."""
+
+    broker: int
+    name: str
+    """``b1``"""
+    state: str
+    """``active``, ``draining`` or ``gone`` as recorded; ``away``: it has no session; ``silent``: it has one, and does
+    not answer; ``stopping``: it says that it is shutting down."""
+    address: str = ""
+    """``host:port`` at which clients and brokers reach it; of one that is away, the last known one."""
+    admin_address: str = ""
+    version: str = ""
+    feature_level: int = 0
+    life: int = 0
+    """Number of its starts."""
+    rack: str = ""
+    storages: list[str] = []
+    session: int = 0
+    """Revision of its session in the metadata; 0: it has none."""
+    away_s: float = UNKNOWN
+    """For how long the broker that answers has seen it without a session: it may be longer."""
+    topics: int = 0
+    """Topics and partitions assigned to it."""
+    coordinator: bool = False
+    figures: BrokerFigures | None = None
+    """What it told about itself; None if it was not asked, or did not answer."""
+    problem: str = ""
+    """Why it did not answer."""
+    rtt_s: float = UNKNOWN
+    """How long its answer took."""
+    clock_offset_s: float = 0.0
+    """How far its wall clock is ahead of that of the broker that answers, give or take half of ``rtt_s``."""
+    successor: int = ANY_BROKER
+    """The broker that runs at its address now, from another data directory; 0: none does, or that is not known."""
+
+
+class MetadataMember(_Message, kw_only=True):
+    """One member of the Raft group that keeps the metadata."""
+
+    member: int
+    role: str
+    """``leader``, ``voter``, ``learner``; ``leaving``: a voter that is being removed."""
+    broker: int = ANY_BROKER
+    """The broker that it belongs to; 0 if that is not known."""
+    address: str = ""
+    applied: int = UNKNOWN
+    behind: int = UNKNOWN
+    """Entries that are committed and not in its table yet."""
+
+
+class MetadataStatus(_Message, kw_only=True):
+    """The metadata, as far as the engine tells."""
+
+    engine: str = ""
+    kept_by: str = ""
+    """See :class:`MetadataStanding`."""
+    leader: int = 0
+    """Id of the member that leads; 0: none is known."""
+    term: int = 0
+    committed: int = 0
+    members: list[MetadataMember] = []
+
+
+class WaitingTopics(_Message, kw_only=True):
+    """Topics of one durability that are not served until a broker is back."""
+
+    broker: int
+    """For which they wait; 0: for any that may take them."""
+    durability: Durability
+    count: int
+    topics: list[str] = []
+    """Some of their names."""
+
+
+class ClusterStatus(_Message, kw_only=True):
+    """Answer to GetClusterStatus."""
+
+    cluster: str
+    incarnation: str
+    """Identity of the cluster, hexadecimal."""
+    feature_level: int
+    broker: int
+    """The broker that answers."""
+    brokers: list[BrokerRow]
+    """All brokers that are not forgotten, in the order of their numbers."""
+    metadata: MetadataStatus
+    coordinator: int = ANY_BROKER
+    """0: none is known."""
+    topics: int = 0
+    """Topics and partitions that are assigned to a broker."""
+    waiting: list[WaitingTopics] = []
+    warnings: list[str] = []
+    """What needs attention, a sentence each."""
+
+
+# --- Explanations ----------------------------------------------------------------------------------------------------
+
+
+class ExplainCluster(_Message):
+    """Asks what is the matter with a broker or a topic. Answered with Explained."""
+
+    subject: str
+    """``b2``, or the name of a topic; a partitioned base name covers all partitions."""
+
+
+class TopicPlace(_Message, kw_only=True):
+    """A topic or partition and its owner."""
+
+    topic: str
+    durability: Durability
+    state: str
+    """``served``; ``unavailable``: its owner runs, and cannot serve it; ``unknown``: its owner does not answer;
+    ``waiting``: its owner is away, and has its messages; ``moving``: another broker is about to get it;
+    ``unassigned``: it has no owner yet, or not any more."""
+    topic_id: TopicId = NO_TOPIC
+    broker: int = ANY_BROKER
+    address: str = ""
+    epoch: OwnerEpoch = NO_OWNER_EPOCH
+    reason: str = ""
+    """Why this broker owns it."""
+    sealed_end: int = UNKNOWN
+    """Messages below it are in its storage."""
+    detail: str = ""
+    """What its owner says, if it does not serve it."""
+
+
+class Explained(_Message, kw_only=True):
+    """Answer to ExplainCluster."""
+
+    subject: str
+    state: str
+    """One word; of a topic as in :class:`TopicPlace` (``mixed`` if its partitions differ), of a broker as in
+    :class:`BrokerRow`."""
+    sentence: str
+    """What is the matter."""
+    remedy: str = ""
+    """What to do about it; empty if nothing has to be done."""
+    topics: list[TopicPlace] = []
+    """Of a topic: itself, or its partitions. Of a broker: those that are assigned to it, the waiting ones first."""
+    more: int = 0
+    """Number of further topics."""
+
+
+# --- Backups ---------------------------------------------------------------------------------------------------------
+
+
+class BackupMetadata(_Message):
+    """Asks for a piece of a backup of the metadata. Answered with BackupPiece."""
+
+    revision: int = 0
+    """Of the backup, as the first piece said; 0: begin a backup."""
+    position: int = 0
+    """From which the piece continues, as the piece before it said."""
+
+
+class BackupPiece(_Message):
+    """A piece of a backup. The file is all pieces, one after the other."""
+
+    revision: int
+    """Of the metadata: the backup contains every change that was acknowledged before it was begun."""
+    position: int
+    """From which the next piece continues."""
+    data: bytes
+    last: bool = False

@@ -1,0 +1,252 @@
+"""What callers may see of the records of access control, as rows of the API. Pure.
+
+A caller sees a binding, an API key or a key that signs tokens if it has ManageSecurity within its scope (within all
+scopes of its ceiling; on the cluster, if it has none). Roles are seen by everybody who manages anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import islice
+from typing import Final, TypeVar
+
+from danube.model import security_api as api
+from danube.model.errors import InvalidArgumentError
+from danube.security.book import SecurityBook
+from danube.security.permissions import Permission, parse_permissions
+from danube.security.records import (
+    BINDINGS,
+    ISSUERS,
+    KEYS,
+    PRINCIPALS,
+    REVOKED,
+    ROLES,
+    ApiKeyRecord,
+    BindingRecord,
+    GrantRecord,
+    IssuerRecord,
+    PrincipalRecord,
+    RevocationRecord,
+    RoleRecord,
+    subject_of_key,
+)
+from danube.security.roles import Binding, Grant, Principal, PrincipalType, parse_subject
+from danube.security.scopes import CLUSTER, Resource, parse_scope, scope_of
+
+__all__ = ["Listing", "ceiling_of", "explain", "parse_resource", "principal_of"]
+
+_ON_CLUSTER: Final = scope_of(CLUSTER)
+
+R = TypeVar("R")
+
+
+class Listing:
+    """The records that one caller may see.
+
+    Args:
+        book: the records.
+        by: the caller.
+    """
+
+    def __init__(self, book: SecurityBook, by: Principal) -> None:
+        self._book = book
+        self._manages = book.rights.manager(by)
+        self._manages_all = self._manages(_ON_CLUSTER)
+
+    def _sees_ceiling(self, ceiling: Sequence[GrantRecord] | None) -> bool:
+        return self._manages_all or (ceiling is not None and all(self._manages(each.grant.scope) for each in ceiling))
+
+    def _sees_binding(self, name: str, binding: Binding) -> bool:
+        # With security off there is a binding that is no record.
+        return (self._manages_all or self._manages(binding.scope)) and BINDINGS + name in self._book.records
+
+    def roles(self) -> list[api.RoleRow]:
+        """Return all roles, the built-in ones first."""
+        found = []
+        for role in self._book.rights.roles.values():
+            record = self._book.records.get(ROLES + role.name)
+            made = (record.created_us, record.created_by) if isinstance(record, RoleRecord) else (0, "")
+            found.append(
+                api.RoleRow(role.name, list(role.permissions.titles), role.description, role.is_built_in, *made)
+            )
+        return sorted(found, key=lambda row: (not row.built_in, row.name if not row.built_in else ""))
+
+    def bindings(self, subject: str = "", scope: str = "", after: str = "") -> api.BindingList:
+        """Return a page of the bindings of a subject, with a scope."""
+        where = parse_scope(scope) if scope else None
+        rights = self._book.rights
+        bindings = rights.bindings_of(subject) if subject else rights.bindings
+        names = sorted(
+            name for name, each in bindings.items() if name > after and (where is None or each.scope == where)
+        )
+        seen = (name for name in names if self._sees_binding(name, bindings[name]))
+        found = list(islice(seen, api.PAGE_ROWS + 1))
+        rows = [row for name in found[: api.PAGE_ROWS] if (row := self.binding(name)) is not None]
+        return api.BindingList(rows, len(found) > api.PAGE_ROWS)
+
+    def binding(self, binding_id: str) -> api.BindingRow | None:
+        """Return a binding; None if there is none, or the caller may not see it."""
+        record, binding = self._book.records.get(BINDINGS + binding_id), self._book.rights.bindings.get(binding_id)
+        if not isinstance(record, BindingRecord) or binding is None or not self._sees_binding(binding_id, binding):
+            return None
+        return _binding(binding_id, record)
+
+    def principals(self, after: str = "") -> api.PrincipalList:
+        """Return a page of the subjects with a binding, an API key or a suspension."""
+        bound = Counter(
+            each.subject for name, each in self._book.rights.bindings.items() if self._sees_binding(name, each)
+        )
+        keyed = Counter(each.subject for _, each in self._of(KEYS, ApiKeyRecord, self._sees_key))
+        noted: dict[str, PrincipalRecord] = {}
+        if self._manages_all:
+            noted = {subject_of_key(PRINCIPALS + name): each for name, each in self._of(PRINCIPALS, PrincipalRecord)}
+        suspended = self._book.rights.suspended
+        subjects = {*bound, *keyed, *noted, *(suspended if self._manages_all else ())}
+        rows, more = _page(((each, noted.get(each)) for each in subjects), after)
+        return api.PrincipalList(
+            [
+                api.PrincipalRow(
+                    subject, subject in suspended, record.description if record else "", bound[subject], keyed[subject]
+                )
+                for subject, record in rows
+            ],
+            more,
+        )
+
+    def keys(self, subject: str = "", after: str = "") -> api.KeyList:
+        """Return a page of the API keys of a subject."""
+        rows, more = _page(
+            self._of(
+                KEYS, ApiKeyRecord, lambda each: (not subject or each.subject == subject) and self._sees_key(each)
+            ),
+            after,
+        )
+        return api.KeyList([self.key_row(name, each) for name, each in rows], more)
+
+    def _sees_key(self, record: ApiKeyRecord) -> bool:
+        return self._sees_ceiling(record.ceiling)
+
+    @staticmethod
+    def key_row(key_id: str, record: ApiKeyRecord) -> api.KeyRow:
+        """Return the row of an API key."""
+        return api.KeyRow(
+            key_id,
+            record.subject,
+            _shown(record.ceiling),
+            record.expires_us,
+            record.description,
+            record.created_us,
+            record.created_by,
+        )
+
+    def issuers(self) -> api.IssuerList:
+        """Return the keys that sign tokens, those of the cluster and of teams."""
+        rows = self._of(ISSUERS, IssuerRecord, lambda record: self._sees_ceiling(record.ceiling))
+        found = [
+            api.IssuerRow(
+                kid,
+                each.name,
+                _shown(each.ceiling),
+                each.longest_life_s,
+                each.description,
+                each.created_us,
+                each.created_by,
+            )
+            for kid, each in rows
+        ]
+        return api.IssuerList(sorted(found, key=lambda row: (row.name, row.kid)))
+
+    def revoked(self, after: str = "") -> api.RevokedList:
+        """Return a page of the revoked tokens."""
+        rows, more = _page(self._of(REVOKED, RevocationRecord), after)
+        return api.RevokedList(
+            [
+                api.RevokedRow(name, each.expires_us, each.reason, each.created_us, each.created_by)
+                for name, each in rows
+            ],
+            more,
+        )
+
+    def _of(
+        self, prefix: str, kind: type[R], matches: Callable[[R], bool] = lambda record: True
+    ) -> Iterator[tuple[str, R]]:
+        for key, record in self._book.records.items():
+            if key.startswith(prefix) and isinstance(record, kind) and matches(record):
+                yield key[len(prefix) :], record
+
+
+def _page(rows: Iterable[tuple[str, R]], after: str) -> tuple[list[tuple[str, R]], bool]:
+    """Return the first rows after an id, and whether there are more."""
+    found = nsmallest(api.PAGE_ROWS + 1, (each for each in rows if each[0] > after), key=lambda row: row[0])
+    return found[: api.PAGE_ROWS], len(found) > api.PAGE_ROWS
+
+
+def _binding(binding_id: str, record: BindingRecord) -> api.BindingRow:
+    return api.BindingRow(
+        binding_id, record.subject, list(record.roles), record.scope, record.created_us, record.created_by
+    )
+
+
+def _shown(ceiling: Sequence[GrantRecord] | None) -> list[api.CeilingGrant] | None:
+    return None if ceiling is None else [api.CeilingGrant(each.scope, list(each.permissions)) for each in ceiling]
+
+
+def ceiling_of(book: SecurityBook, parts: Sequence[api.CeilingGrant] | None) -> tuple[Grant, ...] | None:
+    """Return the ceiling that a request describes.
+
+    Raises:
+        InvalidArgumentError: an unknown permission, role or scope, or a part without permissions.
+    """
+    if parts is None:
+        return None
+    found = []
+    for part in parts:
+        permissions = parse_permissions(part.permissions)
+        for name in part.roles:
+            role = book.rights.roles.get(name)
+            if role is None:
+                raise InvalidArgumentError(f"there is no role {name!r}")
+            permissions |= role.permissions
+        if not permissions:
+            raise InvalidArgumentError(f"the ceiling within {part.scope} has no permissions; name some, or a role")
+        found.append(Grant(permissions, parse_scope(part.scope)))
+    return tuple(found)
+
+
+def parse_resource(text: str) -> Resource:
+    """Parse a resource given as text; the notation is that of scopes, without a prefix.
+
+    Raises:
+        InvalidArgumentError: the text is not a resource.
+    """
+    scope = parse_scope(text)
+    if scope.is_prefix:
+        raise InvalidArgumentError(f"{text!r} is a prefix; name one resource")
+    return Resource(scope.kind, scope.name)
+
+
+def principal_of(subject: str, groups: Sequence[str] = ()) -> Principal:
+    """Return the principal of a subject that can sign in.
+
+    Raises:
+        InvalidArgumentError: it is invalid, or a group.
+    """
+    kind, _, name = parse_subject(subject).partition(":")
+    if kind == PrincipalType.GROUP.value:
+        raise InvalidArgumentError(f"{subject} is a group; name a principal, user:NAME or service:NAME")
+    return Principal(PrincipalType(kind), name, tuple(groups))
+
+
+def explain(book: SecurityBook, request: api.ExplainAccess) -> tuple[Resource, Permission, api.ExplainedAccess]:
+    """Return what a request asks about, and the decision with its reason.
+
+    Raises:
+        InvalidArgumentError: an unknown subject, permission or resource.
+    """
+    principal = principal_of(request.subject, request.groups)
+    permission = parse_permissions([request.permission])
+    resource = parse_resource(request.resource)
+    decision = book.rights.explain(principal, permission, resource)
+    return resource, permission, api.ExplainedAccess(decision.is_allowed, decision.reason)

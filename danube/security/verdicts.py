@@ -1,0 +1,117 @@
+"""Judges calls by the table of rights. Pure.
+
+::
+
+    no row for the path            DENIED
+    public                         ALLOWED
+    no principal                   UNAUTHENTICATED
+    a suspended principal          DENIED
+    any principal                  ALLOWED
+    nothing that exists is named   DENIED to a caller that has the permission nowhere, else ALLOWED
+    a list                         FILTERED if there may be items that the caller may see
+    the caller has all it needs    ALLOWED
+    it shows one object            HIDDEN, unless the caller has the permission nowhere
+    otherwise                      DENIED
+
+Requirements with a condition are judged by the operation, with :func:`judge_condition`, when the condition holds.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from danube.model.errors import DanubeError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from danube.security.evaluate import Rights
+from danube.security.flaws import NO_PROOF
+from danube.security.resources import Book, resources_of
+from danube.security.rights import Access, Condition, Named, Refusal, Rule
+from danube.security.roles import Principal
+from danube.security.scopes import CLUSTER, Resource
+
+__all__ = ["Verdict", "judge", "judge_condition", "refusal_of"]
+
+
+class Verdict(Enum):
+    """The outcome of a judgement."""
+
+    ALLOWED = "allowed"
+    FILTERED = "filtered"
+    """Allowed; the answer contains only what the caller may see (:meth:`~danube.security.evaluate.Rights.visible`)."""
+    HIDDEN = "hidden"
+    DENIED = "denied"
+    UNAUTHENTICATED = "unauthenticated"
+
+
+def judge(rule: Rule | None, principal: Principal | None, rights: Rights, request: Any, book: Book) -> Verdict:
+    """Judge a call.
+
+    Args:
+        rule: the row of its path; None if the path has none.
+        principal: who calls; None without a proof, or with an invalid one.
+        rights: the roles and bindings.
+        request: the decoded request; of a stream, its first message.
+        book: for requests that name objects by numbers.
+
+    Raises:
+        InvalidNameError: the request has an invalid name, for which there are no rights.
+        InvalidArgumentError: it names an unknown kind of scope.
+    """
+    if rule is not None and rule.access is Access.PUBLIC:
+        return Verdict.ALLOWED
+    if principal is None:
+        return Verdict.UNAUTHENTICATED
+    if rule is None or rights.is_suspended(principal):
+        return Verdict.DENIED
+    for requirement in rule.requirements:
+        if requirement.condition is not Condition.ALWAYS:
+            continue
+        permission = requirement.permission
+        if requirement.named is Named.ANYTHING:
+            if not rights.touches(principal, permission, CLUSTER):
+                return Verdict.DENIED
+            continue
+        has = rights.allows if rule.refusal is not Refusal.FILTERED else rights.touches
+        resources = resources_of(requirement, request, book)
+        if not resources and not rights.touches(principal, permission, CLUSTER):
+            return Verdict.DENIED
+        if not all(has(principal, permission, each) for each in resources):
+            if rule.refusal is not Refusal.DENIED and rights.touches(principal, permission, CLUSTER):
+                return Verdict.HIDDEN
+            return Verdict.DENIED
+    return Verdict.FILTERED if rule.refusal is Refusal.FILTERED else Verdict.ALLOWED
+
+
+def judge_condition(
+    rule: Rule, condition: Condition, principal: Principal, rights: Rights, resource: Resource
+) -> Verdict:
+    """Judge the requirements of a path for a condition that holds, on a resource that the operation knows.
+
+    For example: opening a producer would create the topic ``resource``. A rule without such a requirement allows it,
+    because none of its calls depends on the condition.
+    """
+    for requirement in rule.requirements:
+        if requirement.condition is condition and not rights.allows(principal, requirement.permission, resource):
+            return Verdict.DENIED
+    return Verdict.ALLOWED
+
+
+def refusal_of(verdict: Verdict, principal: Principal | None, rule: Rule | None) -> DanubeError | None:
+    """Return the error of a verdict; None if the call is allowed. It says nothing about why, except who may ask."""
+    match verdict:
+        case Verdict.UNAUTHENTICATED:
+            return UnauthenticatedError(NO_PROOF)
+        case Verdict.DENIED:
+            what = "it has no rule" if rule is None or not rule.requirements else f"requires {_required(rule)}"
+            path = "this path" if rule is None else rule.path
+            return PermissionDeniedError(
+                f"{principal} may not call {path}: {what}; administrators see why with 'danube security explain'"
+            )
+        case Verdict.HIDDEN:
+            return NotFoundError("there is no such object, or these credentials may not see it")
+    return None
+
+
+def _required(rule: Rule) -> str:
+    always = (each for each in rule.requirements if each.condition is Condition.ALWAYS)
+    return " and ".join(dict.fromkeys(f"{each.permission.title} on {each.named.value}" for each in always))

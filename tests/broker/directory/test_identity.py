@@ -1,0 +1,144 @@
+"""The file ``broker`` of a data directory: an identity that stays, a number of starts, and no start without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from broker.broker_harness import running_broker
+from trio.testing import MockClock
+
+from danube.broker.directory.identity import DirectoryIdentity
+from danube.broker.directory.identity_file import BROKER_NAME, FILE_BYTES, SLOT_BYTES, decode_broker_file, encode_slot
+from danube.broker.doctor import _data
+from danube.log import RealDisk
+from danube.model import Limits
+from danube.model.errors import DataDirectoryError, DataLossError
+from danube.testing.disk import SimulatedDisk
+
+
+async def opened(disk: SimulatedDisk, seed: int = 1) -> DirectoryIdentity:
+    return await DirectoryIdentity.open(disk, Random(seed), "here")
+
+
+async def test_identity_and_life_stay(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk(Random(1))
+    first = await opened(disk)
+    assert (len(first.identity), first.life) == (16, 0)
+    for life in range(1, 5):
+        again = await opened(disk, seed=life)
+        assert (again.identity, again.life) == (first.identity, life - 1)
+        await again.store_life(life)
+        await again.store_life(life)
+        assert again.life == life - 1, "what the directory said when it was opened"
+        disk = disk.crash(power_loss=True)
+    assert disk.names() == [BROKER_NAME]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_every_moment_of_the_first_starts_may_be_the_last(autojump_clock: MockClock, seed: int) -> None:
+    """What is stored is found again; what is being stored is found, or what was before."""
+    random = Random(seed)
+    disk = SimulatedDisk(random)
+    identity, life = "", 0
+    for _ in range(12):
+        with trio.move_on_after(random.choice((0.002, 0.005, 0.02)) * random.random()):
+            while True:
+                found = await opened(disk, seed=random.getrandbits(32))
+                assert found.identity == (identity or found.identity)
+                assert found.life in (life, life + 1)
+                identity = found.identity
+                await found.store_life(found.life + 1)
+                life = found.life + 1
+        disk = disk.crash(power_loss=random.random() < 0.7)
+
+
+async def test_damage_is_no_new_directory(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk(Random(1))
+    identity = (await opened(disk)).identity
+    disk.flip(BROKER_NAME, 20)
+    before = disk.held(BROKER_NAME)
+    with pytest.raises(DataLossError, match=r"'broker', which says .* is damaged. Nothing was changed.*'accept-loss'"):
+        await opened(disk)
+    assert disk.held(BROKER_NAME) == before
+    await disk.create("accept-loss", 0)
+    other = await opened(disk, seed=2)
+    assert other.identity != identity
+    assert (await opened(disk)).identity == other.identity
+
+
+@pytest.mark.parametrize("left", ["journal-0000000000000001.log", "damaged-0000000000000003.log"])
+async def test_a_directory_that_lost_the_file_is_not_new(autojump_clock: MockClock, left: str) -> None:
+    disk = SimulatedDisk(Random(1))
+    await disk.create(left, 100)
+    with pytest.raises(DataLossError, match=r"'broker', .* is missing"):
+        await opened(disk)
+    assert disk.names() == [left]
+
+
+async def test_a_directory_of_an_earlier_danube_is_refused(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk(Random(1))
+    for name in ("journal-0000000000000001.log", "metadata.db"):
+        await disk.create(name, 100)
+    with pytest.raises(DataDirectoryError, match="metadata of an earlier Danube"):
+        await opened(disk)
+    assert sorted(disk.names()) == ["journal-0000000000000001.log", "metadata.db"]
+
+
+async def test_a_disk_that_fails_is_named(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk(Random(1))
+    found = await opened(disk)
+    disk.fail("sync", 5)
+    with pytest.raises(DataDirectoryError, match="'broker' of the data directory cannot be read or written"):
+        await found.store_life(1)
+
+
+async def test_files_of_others_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "danube.toml").write_text("")
+    async with RealDisk(tmp_path) as disk:
+        made = await DirectoryIdentity.open(disk, Random(1), "here")
+        await made.store_life(1)
+    text = (tmp_path / BROKER_NAME).read_bytes()[SLOT_BYTES:].rstrip(b"\0").decode()
+    assert text.startswith(f"danube broker 1 {made.identity} life 1 crc ")
+
+
+@pytest.mark.parametrize(
+    ("content", "life"),
+    [
+        (encode_slot("a" * 16, 0) + bytes(SLOT_BYTES), 0),
+        (encode_slot("a" * 16, 2) + encode_slot("a" * 16, 1), 2),
+        (encode_slot("a" * 16, 2) + encode_slot("a" * 16, 3), 3),
+        (encode_slot("a" * 16, 2) + encode_slot("a" * 16, 3)[:512].ljust(SLOT_BYTES, b"?"), 2),
+        (encode_slot("a" * 16, 2) + encode_slot("b" * 16, 3), None),
+        (bytes(FILE_BYTES), None),
+        (encode_slot("a" * 16, 2), None),
+        (encode_slot("a" * 16, 2) + bytes(SLOT_BYTES + 1), None),
+        (b"", None),
+    ],
+)
+def test_the_newest_whole_slot_counts(content: bytes, life: int | None) -> None:
+    found = decode_broker_file(content)
+    assert (found and found.life) == life
+
+
+async def test_a_broker_counts_its_starts(tmp_path: Path) -> None:
+    async with running_broker(tmp_path / "data") as running:
+        await running.restart()
+        await running.restart(crash=True)
+    found = decode_broker_file((tmp_path / "data" / BROKER_NAME).read_bytes())
+    assert found is not None
+    assert found.life == 3
+
+
+def test_the_doctor_misses_the_file(tmp_path: Path) -> None:
+    async def start() -> None:
+        async with running_broker(tmp_path):
+            pass
+
+    trio.run(start)
+    (tmp_path / BROKER_NAME).unlink()
+    (check,) = _data(str(tmp_path), Limits())
+    assert not check.ok
+    assert "'broker'" in check.detail

@@ -1,0 +1,188 @@
+"""Access control in a cluster, on simulated machines in virtual time: what is taken away ends everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from broker.broker_harness import wait_until
+from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
+from test_security_gate import Calls, ended
+from token_helpers import CLUSTER_KEY
+
+from danube.metadata import Delete, Put
+from danube.model import SubscriptionType, api
+from danube.model.errors import PermissionDeniedError, Status, UnavailableError
+from danube.model.names import partition_name
+from danube.model.policy_api import ChangeSubscriptionPolicy, PolicyMethod
+from danube.security.book import first_records
+from danube.security.proofs import mint
+from danube.security.records import BINDINGS, REVOKED, BindingRecord, RevocationRecord, SecurityRecord, encode_record
+from danube.wire import connect_channel
+
+pytestmark = pytest.mark.virtual
+
+TOPIC = "/shop/orders"
+STALE_S = 20.0
+API = BindingRecord(subject="service:api", roles=("namespace-admin",), scope="namespace:shop")
+
+
+async def write(world: ClusterWorld, **records: SecurityRecord | None) -> None:
+    """Change bindings, by id, as any broker does."""
+    operations: list[Put | Delete] = [Put("/security-changes", b"")]
+    for name, record in records.items():
+        operations.append(Delete(BINDINGS + name) if record is None else Put(BINDINGS + name, encode_record(record)))
+    await world.store.transact([], operations)
+
+
+def token(world: ClusterWorld, subject: str, token_id: str = "t") -> str:
+    now_s = world.wall_clock_us() // 1_000_000
+    return mint(
+        CLUSTER_KEY,
+        issuer="danube",
+        cluster="danube",
+        subject=subject,
+        token_id=token_id,
+        issued_at_s=now_s,
+        expires_at_s=now_s + 86_400,
+    )
+
+
+@asynccontextmanager
+async def calling(world: ClusterWorld, machine: Machine, subject: str, **options: Any) -> AsyncGenerator[Calls, None]:
+    connect = partial(world.network.connect, "test", machine.name, 6650)
+    async with connect_channel(machine.name, 6650, connect=connect) as channel:
+        yield Calls(channel, {"authorization": f"Bearer {token(world, subject, **options)}"})
+
+
+@asynccontextmanager
+async def secured(directory: Path) -> AsyncGenerator[ClusterWorld, None]:
+    """Run three brokers with a topic of six partitions, which service:api may use."""
+    security = {"enabled": True, "limits": {"security_stale_s": STALE_S}}
+    async with cluster(directory, 3, cluster_secret="/simulated/secret", security=security) as world:
+        for key, record in first_records("danube", CLUSTER_KEY.public_bytes, "user:admin", {}, now_us=1):
+            assert record is not None
+            await world.store.put(key, encode_record(record))
+        await write(world, api=API)
+        await trio.sleep(1)
+        async with calling(world, world.machines[0], "user:admin") as admin:
+            await admin(api.Method.CREATE_NAMESPACE, api.CreateNamespace("shop"), api.Done)
+            await admin(api.Method.CREATE_TOPIC, api.CreateTopic(TOPIC, 6), api.TopicInfo)
+        await wait_until(lambda: sum(len(each.broker.directory) for each in world.machines) == 6)
+        yield world
+
+
+def owner_of(world: ClusterWorld, topic: str) -> Machine:
+    return next(each for each in world.machines if any(one.name == topic for one in each.broker.directory.topics()))
+
+
+async def test_calls_about_topics_of_several_brokers_are_judged_once(tmp_path: Path) -> None:
+    async with secured(tmp_path) as world:
+        for machine in world.machines:
+            async with calling(world, machine, "service:api") as calls, calling(world, machine, "service:x") as other:
+                found = await calls(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(TOPIC), api.TopicInfo)
+                assert found.partitions == 6
+                listed = await calls(api.Method.LIST_TOPICS, api.ListTopics("shop"), api.TopicList)
+                assert [(row.topic, row.silent) for row in listed.topics] == [(TOPIC, [])]
+                with pytest.raises(PermissionDeniedError):
+                    await other(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(TOPIC))
+                with pytest.raises(PermissionDeniedError):
+                    await other(api.Method.LIST_TOPICS, api.ListTopics("shop"))
+
+
+async def test_dead_letters_of_partitions_at_other_brokers_go_where_the_caller_may_produce(tmp_path: Path) -> None:
+    async with secured(tmp_path) as world:
+        secret = "/hr/salaries"
+        parts = [topic for each in world.machines for topic in each.broker.directory.topics()]
+        for topic in parts:
+            await topic.subscribe(
+                api.ConsumeOpen(
+                    topic=topic.name,
+                    subscription="s",
+                    consumer_name="c",
+                    type=SubscriptionType.SHARED,
+                    start="earliest",
+                )
+            )
+        policies = {"poison": "dead_letter", "dead_letter_topic": secret, "max_redelivery_count": 1}
+
+        def targets() -> set[tuple[str, str]]:
+            found = [topic.subscriptions["s"].policy for topic in parts]
+            return {(policy.poison.value, policy.dead_letter_topic) for policy in found}
+
+        before = targets()
+        async with calling(world, world.machines[0], "service:api") as calls:
+
+            async def change(**changes: Any) -> None:
+                request = ChangeSubscriptionPolicy(TOPIC, "s", changes)
+                await calls(PolicyMethod.CHANGE_SUBSCRIPTION, request, api.SubscriptionList)
+
+            with pytest.raises(PermissionDeniedError, match=f"service:api may not .* requires Produce on {secret}"):
+                await change(**policies)
+            assert targets() == before
+            # The name alone sends nothing there; only the owner knows it when dead letters are wanted later.
+            await change(dead_letter_topic=secret)
+            named = targets()
+            assert {name for _, name in named} == {secret}
+            with pytest.raises(PermissionDeniedError, match=f"service:api may not .* requires Produce on {secret}"):
+                await change(poison="dead_letter")
+            assert targets() == named
+            await write(world, api=API, more=BindingRecord(subject="service:api", roles=("producer",), scope=secret))
+            await trio.sleep(1)
+            await change(poison="dead_letter")
+            assert targets() == {("dead_letter", secret)}
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+async def test_streams_end_at_all_brokers_within_two_seconds(tmp_path: Path, revoked: bool) -> None:
+    async with secured(tmp_path) as world, AsyncExitStack() as stack:
+        streams = []
+        for index in range(6):
+            name = partition_name(TOPIC, index)
+            calls = await stack.enter_async_context(
+                calling(world, owner_of(world, name), "service:api", token_id="stolen")
+            )
+            producer = await stack.enter_async_context(calls.producing(name))
+            producer.send(0, b"x")
+            await producer.acked()
+            streams.append(producer.stream)
+        assert len({owner_of(world, partition_name(TOPIC, index)).name for index in range(6)}) == 3
+        began = trio.current_time()
+        if revoked:
+            record = RevocationRecord(expires_us=world.wall_clock_us() + 10**12)
+            await world.store.put(f"{REVOKED}stolen", encode_record(record))
+        else:
+            await write(world, api=None)
+        for stream in streams:
+            error = await ended(stream, 2.0)
+            assert error.status is (Status.UNAUTHENTICATED if revoked else Status.PERMISSION_DENIED)
+        assert trio.current_time() - began < 2.0
+
+
+async def test_a_broker_that_does_not_reach_the_metadata_keeps_rights_for_a_while(tmp_path: Path) -> None:
+    async with secured(tmp_path) as world:
+        name = partition_name(TOPIC, 0)
+        lost = owner_of(world, name)
+        async with calling(world, lost, "service:api") as calls:
+            async with calls.producing(name) as producer:
+                lost.cut_off()
+                await trio.sleep(STALE_S / 2)
+                producer.send(0, b"x")
+                await producer.acked()
+                async with calling(world, lost, "service:api", token_id="new") as late:
+                    with pytest.raises(UnavailableError, match="nothing new can be proven"):
+                        await late(api.Method.INFO, api.Empty())
+                error = await ended(producer.stream, STALE_S)
+                assert error.status is Status.UNAVAILABLE
+            with pytest.raises(UnavailableError):
+                await calls(api.Method.INFO, api.Empty())
+            lost.heal()
+            await trio.sleep(5)
+            async with calls.producing(name) as producer:
+                producer.send(1, b"x")
+                await producer.acked()
