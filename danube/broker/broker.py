@@ -281,7 +281,7 @@ class Broker:
             peers=self.peers,
         )
         directory.following.on_change.append(coordinating.look_again)
-        pulse = Pulse(self._traffic)
+        pulse = Pulse(self._traffic, runtime.stalls)
         cluster = ClusterOperations(
             directory,
             membership,

@@ -297,6 +297,12 @@ class InFlight:
                 return first[0]
         return None
 
+    def postpone(self, until: float) -> None:
+        """Move every deadline before ``until`` to it."""
+        for flight in self._flights:
+            if flight.deadline < until:
+                flight.deadline = flight.lease = until
+
     def change_timeout(self, timeout_s: float) -> None:
         """Set deadlines to ``timeout_s`` seconds after delivery (0: no timeout), but not before the end of a lease."""
         self._timeout_s = timeout_s or math.inf

@@ -110,6 +110,14 @@ class KeyFlights:
                 flight.extended = True
                 self._arm(flight)
 
+    def postpone(self, until: float) -> None:
+        """Move every deadline before ``until`` to it."""
+        for flight in dict.fromkeys(self.of.values()):
+            if flight.deadline < until:
+                flight.deadline = until
+                flight.extended = True
+                self._arm(flight)
+
     def retime(self, timeout_s: float) -> None:
         """Set the deadlines of all flights by another timeout; extended ones keep theirs."""
         self._deadlines.clear()

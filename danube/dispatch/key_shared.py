@@ -283,6 +283,10 @@ class KeySharedMachine(KeyedMachine):
         self._delayed.clear()
         self._due.clear()
 
+    def postpone(self, until: float) -> None:
+        """Postpone timeouts; see :meth:`Machine.postpone`."""
+        self._flights.postpone(until)
+
     def tick(self, now: float) -> None:
         """Process due events; see :meth:`Machine.tick`."""
         silent = self._time_out(now)

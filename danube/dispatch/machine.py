@@ -310,6 +310,12 @@ class Machine(ABC):
     def tick(self, now: float) -> None:
         """Process due events: timeouts, ends of pauses, delivery times."""
 
+    def postpone(self, until: float) -> None:  # noqa: B027 - nothing to do where nothing times out
+        """Let no message in flight time out before ``until`` (monotonic seconds): the owner did not run for a while.
+
+        It could not receive acknowledgements. Machines that track nothing do nothing here.
+        """
+
     @abstractmethod
     def next_deadline(self) -> float | None:
         """Return when :meth:`tick` must be called (monotonic seconds), or None."""

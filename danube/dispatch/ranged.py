@@ -239,6 +239,10 @@ class RangedMachine(Machine):
     def _left(self, member: Member, now: float) -> None:
         self._lost(self._flights.release_all(member), now)
 
+    def postpone(self, until: float) -> None:
+        """Postpone timeouts; see :meth:`Machine.postpone`."""
+        self._flights.postpone(until)
+
     def tick(self, now: float) -> None:
         """Process due events; see :meth:`Machine.tick`."""
         expired = self._flights.expire(now)

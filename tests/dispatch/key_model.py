@@ -145,6 +145,11 @@ class KeyModel:
                 if not over or policy.is_poison(self.failures[offset][0]):
                     self.judge(offset)
 
+    def postpone(self, until):
+        for flight in self.flying.values():
+            if flight[1] < until:
+                flight[1], flight[3] = until, True
+
     def extend(self, consumer, offsets, deadline):
         for offset in offsets:
             flight = self.flying.get(offset)

@@ -74,6 +74,11 @@ class RangedModel:
             if self.flying[offset][0] == consumer_id:
                 self.come_back(offset, 0.0, now)
 
+    def postpone(self, until):
+        for flight in self.flying.values():
+            if flight[2] < until:
+                flight[2:] = [until, until]
+
     def extend(self, consumer_id, offsets, deadline):
         for offset in offsets:
             flight = self.flying.get(offset)

@@ -276,6 +276,15 @@ class KeyShared(RuleBasedStateMachine):
         self.machine.tick(self.now)
         self.time_out()
 
+    @rule(seconds=st.sampled_from([3.0, 12.0]), patience=st.sampled_from([0.5, 6.0]))
+    def wake_up_after_a_pause(self, seconds, patience):
+        """The owner did not run, so it heard no acknowledgements."""
+        self.now += seconds
+        self.machine.postpone(self.now + patience)
+        self.model.postpone(self.now + patience)
+        self.machine.tick(self.now)
+        self.time_out()
+
     @precondition(lambda self: (self.machine.next_deadline() or 0.0) > self.now)
     @rule()
     def wait_for_the_deadline(self):

@@ -267,6 +267,14 @@ class Driver(RuleBasedStateMachine):
         self.publish_and_pump(1, 0.0)
         self.wait_for_deadlines(1)
 
+    @rule(seconds=st.sampled_from([3.0, 12.0]), patience=st.sampled_from([0.5, 6.0]))
+    def wake_up_after_a_pause(self, seconds, patience):
+        """The owner did not run, so it heard no acknowledgements."""
+        self.now += seconds
+        self.machine.postpone(self.now + patience)
+        self.model.postpone(self.now + patience)
+        self.pass_until(self.now)
+
     def pass_until(self, now):
         self.now = now
         self.machine.tick(now)

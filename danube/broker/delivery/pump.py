@@ -275,10 +275,15 @@ class Pump(ABC):
             for consumer in resuming:
                 if consumer.consumer_id in self.consumers:
                     consumer.resume(self, self._lossy)
-            self.machine.tick(trio.current_time())
+            now = trio.current_time()
+            self._wake_up(now)
+            self.machine.tick(now)
             self.pump()
             for consumer in resuming:
                 consumer.resumed()
+
+    def _wake_up(self, now: float) -> None:  # noqa: B027 - a hook
+        """Called before due events are processed."""
 
     async def _keep_reading(self) -> None:
         while True:

@@ -74,6 +74,7 @@ class Subscription(Pump):
         self._life = topic.life
         self._wall_clock_us = runtime.clock_us
         self._clock_steps = runtime.clock_steps
+        self._stalls = runtime.stalls
         self._active: int | None = None
         self._slices = machine.traits.slices
         self._wants_keys = machine.traits.wants_keys
@@ -408,6 +409,11 @@ class Subscription(Pump):
             except InvalidArgumentError as error:
                 self._unreadable_at, self._unreadable_why = batch.base_offset, str(error)
         return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys, due)
+
+    def _wake_up(self, now: float) -> None:
+        until = self._stalls.patient_until(now)
+        if until > now:
+            self.machine.postpone(until)
 
     def clock_stepped(self, by_s: float) -> None:
         """The wall clock was set: shift the waiting delivery times accordingly."""

@@ -12,6 +12,7 @@ from danube.broker.runtime.commits import Commits
 from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.broker.runtime.seams import Seams
+from danube.broker.runtime.stalls import Stalls
 from danube.log import BatchCache, Journal
 from danube.model import Limits
 from danube.model.errors import DanubeError, UnavailableError
@@ -31,6 +32,7 @@ class Runtime:
         limits: ``config.limits``.
         clock_us: the wall clock in microseconds since the epoch, for timestamps.
         clock_steps: detects that the wall clock was set.
+        stalls: detects that the broker did not run.
         commits: commit notifications of the journal.
         cache: recent batches of all topics.
         opened: batches of all topics that were opened for their records.
@@ -47,6 +49,7 @@ class Runtime:
         self.limits: Limits = config.limits
         self.clock_us = seams.wall_clock_us
         self.clock_steps = ClockSteps(seams.wall_clock_us)
+        self.stalls = Stalls(config.limits.keepalive_idle_s + config.limits.keepalive_timeout_s)
         self.commits = Commits()
         self.cache = BatchCache(config.limits.cache_bytes)
         self.opened = OpenedBatches(config.limits)
