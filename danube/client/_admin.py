@@ -69,7 +69,9 @@ class Admin:
             TopicNotFoundError: the topic does not exist.
         """
         validate_topic(topic)
-        found = await self._read(api.Method.LOOKUP_TOPIC, api.LookupTopic(topic), api.TopicPartitions)
+        found = await self._read(
+            api.Method.LOOKUP_TOPIC, api.LookupTopic(topic, self._pool.revision), api.TopicPartitions
+        )
         self._pool.learn(found)
         return found
 
@@ -98,12 +100,15 @@ class Admin:
         validate_topic(topic)
         rules = Retention() if retention is None else retention
         request = api.CreateTopic(topic, partitions, as_durability(durability), storage, rules)
-        return await self._change(api.Method.CREATE_TOPIC, request, api.TopicInfo)
+        created = await self._change(api.Method.CREATE_TOPIC, request, api.TopicInfo)
+        self._pool.changed(created.revision)
+        return created
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic (all partitions of a partitioned one) with its messages and subscriptions."""
         validate_topic(topic)
-        await self._change(api.Method.DELETE_TOPIC, api.DeleteTopic(topic), api.Done, topic)
+        done = await self._change(api.Method.DELETE_TOPIC, api.DeleteTopic(topic), api.Done, topic)
+        self._pool.changed(done.revision)
 
     async def list_topics(self, namespace: str | None = None) -> list[api.TopicInfo]:
         """Return the topics of a namespace, or of all."""

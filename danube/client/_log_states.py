@@ -137,7 +137,11 @@ class StateGatherer:
         async with limiter:
             timeout_s = self._pool.options.request_timeout_s
             found = await self._pool.ask(
-                None, api.Method.LOOKUP_TOPIC, api.LookupTopic(name), api.TopicPartitions, timeout_s=timeout_s
+                None,
+                api.Method.LOOKUP_TOPIC,
+                api.LookupTopic(name, self._pool.revision),
+                api.TopicPartitions,
+                timeout_s=timeout_s,
             )
         self._pool.learn(found)
         if len(self._members) >= MAX_OWNERS:

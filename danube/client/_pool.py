@@ -77,6 +77,8 @@ class Pool:
         self.options = options
         self.brokers = Brokers(seeds)
         self.waits = Waits()
+        self.revision = 0
+        """The highest revision of the metadata in a reply to a change: brokers must know it for lookups."""
         self._lines: dict[Address, _Line] = {}
         """The current line of each address; retired ones are not here."""
         self._home: _Line | None = None
@@ -144,6 +146,10 @@ class Pool:
                 self.brokers.own(topic, Owner(at, owner.epoch))
         for topic, topic_id in zip(answer.topics, answer.topic_ids, strict=False):
             self.brokers.identify(topic, topic_id)
+
+    def changed(self, revision: int) -> None:
+        """Ask brokers from now on only for topics as of a revision of the metadata, or later."""
+        self.revision = max(self.revision, revision)
 
     # --- Unary calls -------------------------------------------------------------------------------------------------
 

@@ -391,7 +391,10 @@ class Stages:
         for base in sorted({(split_partition(topic) or (topic, 0))[0] for topic in topics}):
             try:
                 found = await self._pool.attempt(
-                    api.Method.LOOKUP_TOPIC, api.LookupTopic(base), api.TopicPartitions, timeout_s=timeout_s
+                    api.Method.LOOKUP_TOPIC,
+                    api.LookupTopic(base, self._pool.revision),
+                    api.TopicPartitions,
+                    timeout_s=timeout_s,
                 )
             except NotFoundError:
                 continue  # the broker reports that it was deleted

@@ -390,6 +390,9 @@ class Empty(_Message):
 class Done(_Message):
     """No result."""
 
+    revision: int = 0
+    """As of :class:`TopicInfo`, if a topic was deleted; else 0."""
+
 
 class BrokerInfo(_Message, kw_only=True):
     """State of a broker."""
@@ -429,6 +432,8 @@ class LookupTopic(_Message):
     """Asks for the topics that a name refers to."""
 
     topic: str
+    revision: int = 0
+    """The highest that the client was told: the broker must know at least the changes of the metadata up to it."""
 
 
 class TopicOwner(_Message):
@@ -526,6 +531,9 @@ class TopicInfo(_Message, kw_only=True):
     silent: list[str] = []
     """In a list of topics: the brokers that own it, or partitions of it, and are away or did not answer. Offsets, sizes
     and subscriptions are those of the other partitions."""
+    revision: int = 0
+    """If it was just created: a client that tells it with later lookups is not told of an earlier topic of the name, by
+    any broker. Else 0."""
 
 
 class TopicList(_Message):

@@ -182,6 +182,11 @@ class Catalogue(CatalogueRecords):
                     if each in (topic, name) and key not in self.membership.assignments.values:
                         await self.membership.assignments.refresh(key)
 
+    @property
+    def revision(self) -> int:
+        """The highest revision of the metadata at which this broker has changed the catalogue."""
+        return self._changes.revision
+
     # --- Storages ---
 
     async def remember_storage(self, name: str, identity: str) -> None:

@@ -73,6 +73,8 @@ class Changes:
     def __init__(self, writer: TableWriter, membership: Membership) -> None:
         self._writer = writer
         self._membership = membership
+        self.revision = 0
+        """The highest of the changes that were certainly applied."""
         self._undo: Callable[[], list[Change]] = _nothing
         """Makes the changes that undo a change in doubt, should it have been applied; see :meth:`apply`."""
         self._doubt = trio.Event()
@@ -160,9 +162,13 @@ class Changes:
                 if applied and step.change.operations and step.table.revision(step.name) == applied[0]
             ]
 
+        def note(revision: int) -> None:
+            applied.append(revision)
+            self.revision = max(self.revision, revision)
+
         try:
             own = Change((), (), then or noted)
-            await self._writer.apply(Change((), (), applied.append), *(step.change for step in steps), own)
+            await self._writer.apply(Change((), (), note), *(step.change for step in steps), own)
         finally:
             if self._writer.in_doubt:
                 self._undo = undo if revocable else _nothing

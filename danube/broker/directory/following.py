@@ -126,6 +126,8 @@ class Following:
             served = self._directory.served(topic_id)
             if served is not None:
                 name = self._base_of(served.name)
+                # Now: the task may be busy, and this broker's session is certain again once all changes are entered.
+                self._end_if_lost(served.name, name, topic_id)
             if name:
                 self._names.setdefault(name, False)
             elif change.before is not None and change.after is not None:
@@ -213,16 +215,35 @@ class Following:
             return
         level = directory.level(record)
         for each, topic_id in members(name, record):
-            topic, mine = directory.served(topic_id), membership.owns(topic_id)
-            if topic is not None and not level.keeps and (not mine or topic.owner_epoch != membership.epoch(topic_id)):
-                error = directory.absence(each, record, topic_id)
-                directory.withdraw([topic_id], lambda _, error=error: error)  # type: ignore[misc]
-                topic = None
-            if topic is None and mine and not level.recovers_itself and not self._is_restored(topic_id):
+            self._end_if_lost(each, name, topic_id)
+            if (
+                directory.served(topic_id) is None
+                and membership.owns(topic_id)
+                and not level.recovers_itself
+                and not self._is_restored(topic_id)
+            ):
                 try:
                     directory.adopt(level.build(each, topic_id, record))
                 except DanubeError as error:
                     _log.error("topic %r cannot be served: %s", each, error)
+
+    def _end_if_lost(self, each: str, name: str, topic_id: TopicId) -> None:
+        """End a topic or partition of durability ``none`` that another broker owns now, or this one in a later epoch.
+
+        Others stay: their messages are in the journal of this broker.
+
+        Args:
+            each: its name.
+            name: of the topic as a whole.
+            topic_id: its id.
+        """
+        directory, membership = self._directory, self._membership
+        topic, record = directory.served(topic_id), self._catalogue.find(name)
+        if topic is None or record is None or directory.level(record).keeps:
+            return
+        if not membership.owns(topic_id) or topic.owner_epoch != membership.epoch(topic_id):
+            error = directory.absence(each, record, topic_id)
+            directory.withdraw([topic_id], lambda _: error)
 
     def _is_restored(self, topic_id: TopicId) -> bool:
         """Whether it existed before it was assigned: then it is served once its cursors are known, too."""

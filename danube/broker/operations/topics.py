@@ -45,6 +45,9 @@ class TopicOperations:
         validate_topic(request.topic)
         directory, membership = self._directory, self._directory.membership
         catalogue = directory.catalogue
+        if request.revision > catalogue.tables.topics.position:
+            # The client has created or deleted topics through another broker, and this one may not have heard of it.
+            await directory.refresh(request.topic)
         record = catalogue.find(request.topic)
         if record is None:
             try:
@@ -78,15 +81,16 @@ class TopicOperations:
             policies,
         )
         try:
-            return self._topic_info(request.topic)
+            info = self._topic_info(request.topic)
         except CallRefusedError:
-            return known_of(request.topic, record)  # other brokers own it, or a part of it
+            info = known_of(request.topic, record)  # other brokers own it, or a part of it
+        return msgspec.structs.replace(info, revision=self._directory.catalogue.revision)
 
     async def delete_topic(self, request: api.DeleteTopic) -> api.Done:
         """Delete a topic with all its messages and subscriptions."""
         self._directory.membership.check_reach()
         await self._directory.delete(request.topic)
-        return api.Done()
+        return api.Done(self._directory.catalogue.revision)
 
     async def list_topics(self, request: api.ListTopics) -> api.TopicList:
         """List topics, partitioned ones once. Of unavailable topics only the data in the catalogue is shown."""

@@ -398,6 +398,59 @@ async def test_what_is_sent_to_a_topic_that_was_created_again_does_not_go_to_the
                 assert {(await consumer.receive()).payload for _ in names} == {name.encode() for name in names}
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_a_client_that_has_created_a_topic_again_is_not_told_of_the_deleted_one(
+    tmp_path: Path, partitions: int
+) -> None:
+    """Another broker than the one that made the changes, which hears of them late, answers the lookup."""
+    async with cluster(tmp_path) as world:
+        near, late = world.machines
+        view = late.broker.directory.catalogue
+        await near.broker.directory.create("/default/weight", None, 0, here=True)
+        await near.broker.directory.create("/default/t", None, partitions)
+        async with near.client() as client, client.producer("/default/t") as producer:
+            await producer.send_many([b"former"] * 4)
+        former = view.find("/default/t").topic_ids
+        late.node.faults.latency_s = 0.5
+        await near.broker.directory.create("/default/more", None, 0, here=True)
+        await near.broker.directory.create("/default/most", None, 0, here=True)
+        await near.broker.directory.delete("/default/t")
+        await near.broker.directory.create("/default/t", None, partitions)
+        assert view.find("/default/t").topic_ids == former, "it has not heard"
+        revision = near.broker.directory.catalogue.revision
+        assert revision > view.tables.topics.position
+        async with late.client() as client:
+            client._pool.changed(revision)  # as if it had made the changes
+            found = await client.admin.lookup_topic("/default/t")
+            assert found.topic_ids == near.broker.directory.catalogue.find("/default/t").topic_ids
+            async with client.consumer("/default/t", subscription="s", start="earliest") as consumer:
+                async with client.producer("/default/t") as producer:
+                    await producer.send_many([b"new"] * 4)
+                assert {(await consumer.receive()).payload for _ in range(4)} == {b"new"}
+
+
+async def test_a_client_that_has_deleted_a_topic_is_not_told_of_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as world:
+        near, late = world.machines
+        await near.broker.directory.create("/default/t", None, 2)
+        late.node.faults.latency_s = 0.5
+        done = await near.broker.operations.topics.delete_topic(api.DeleteTopic("/default/t"))
+        assert late.broker.directory.catalogue.find("/default/t") is not None, "it has not heard"
+        async with late.client() as client:
+            client._pool.changed(done.revision)  # as if it had made the change
+            with pytest.raises(TopicNotFoundError):
+                await client.admin.lookup_topic("/default/t")
+
+
+async def test_a_client_remembers_the_revision_of_its_changes(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as world, world.machines[0].client() as client:
+        created = await client.admin.create_topic("/default/t", partitions=2)
+        assert 0 < created.revision == client._pool.revision
+        assert (await client.admin.describe_topic("/default/t")).revision == 0, "it asks for nothing later"
+        await client.admin.delete_topic("/default/t")
+        assert client._pool.revision > created.revision
+
+
 async def test_a_broker_that_cannot_ask_which_topic_is_meant_opens_none(tmp_path: Path) -> None:
     async with cluster(tmp_path) as world:
         owner = await created(world, "/default/t")
@@ -468,6 +521,40 @@ async def test_topics_without_durability_move_when_their_owner_dies(tmp_path: Pa
         assert len(dead.broker.directory) == 0
         with pytest.raises(NotOwnerError):
             dead.broker.directory.find(min(moved))
+
+
+async def test_a_broker_with_a_new_session_does_not_serve_what_others_got_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that follows the catalogue was waiting for the metadata when the topics were assigned to others.
+
+    Seed 20261213009837 of a cluster: it waited on, and with a new session both owners took messages.
+    """
+    async with cluster(tmp_path, 3) as world:
+        for number in range(3):
+            await created(world, f"/default/t{number}", durability=Durability.NONE)
+        machine = world.machines[1]
+        directory = machine.broker.directory
+        following = directory.following
+        (topic,) = directory.topics()
+        busy = trio.Event()
+
+        async def forget() -> None:
+            busy.set()
+            await trio.sleep(60.0)
+
+        monkeypatch.setattr(directory.catalogue.deletions, "forget", forget)
+        following._notes = True
+        following._wake.set()
+        await busy.wait()
+        machine.cut_off()
+        others = [each for each in world.machines if each is not machine]
+        await wait_until(lambda: topic.name in {t.name for each in others for t in each.broker.directory.topics()})
+        machine.heal()
+        await wait_until(directory.membership.is_certain)
+        assert directory.served(topic.topic_id) is None
+        with pytest.raises(NotOwnerError):
+            directory.find(topic.name)
 
 
 async def test_topics_without_durability_move_at_once_when_their_owner_is_killed(tmp_path: Path) -> None:
