@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate, GeneralName, KeyUsage
 
-__all__ = ["Pair", "broker_pair", "make_authority"]
+__all__ = ["Pair", "broker_pair", "first_host", "make_authority"]
 
 _AUTHORITY_DAYS: Final = 3650
 _BROKER_DAYS: Final = 825
@@ -134,6 +134,23 @@ def broker_pair(authority: Pair, cluster: str, broker: str, hosts: Sequence[str]
         .sign(signs, hashes.SHA256())
     )
     return _packed(made, key)
+
+
+def first_host(certificate: str) -> str:
+    """Return the first name or address in a certificate (PEM) that :func:`broker_pair` has made.
+
+    Raises:
+        ConfigurationError: it is no such certificate, or the package ``cryptography`` is not installed.
+    """
+    _load()
+    from cryptography import x509
+
+    try:
+        made = x509.load_pem_x509_certificate(certificate.encode())
+        names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise ConfigurationError("the certificate of the first broker is invalid") from error
+    return next(str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress))
 
 
 def _usage(*, signs: bool) -> KeyUsage:

@@ -23,12 +23,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from danube.cli._certificates import Pair, broker_pair, make_authority
+from danube.cli._certificates import Pair, broker_pair, first_host, make_authority
 from danube.model.addresses import DEFAULT_PORT
 from danube.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from danube.model.names import validate_identifier
 
-__all__ = ["FIRST_BROKER", "Made", "add_broker", "address_of", "begin"]
+__all__ = ["FIRST_BROKER", "Bundle", "Made", "add_broker", "address_of", "begin"]
 
 FIRST_BROKER: Final = "b1"
 _ADMINISTRATOR: Final = "user:admin"
@@ -41,6 +41,14 @@ class Made(NamedTuple):
     config: Path
     ca: Path
     token: Path
+
+
+class Bundle(NamedTuple):
+    """What was written for another broker."""
+
+    directory: Path
+    joins: str
+    """Address of the first broker."""
 
 
 def _write(path: Path, text: str, mode: int = 0o600) -> None:
@@ -148,7 +156,7 @@ def _write_pair(directory: Path, pair: Pair) -> None:
     _write(directory / "server.key", pair.key)
 
 
-def add_broker(directory: Path, cluster: str, broker: str, hosts: Sequence[str]) -> Path:
+def add_broker(directory: Path, cluster: str, broker: str, hosts: Sequence[str]) -> Bundle:
     """Write a bundle for another broker: a directory to be copied to its machine; return it.
 
     Args:
@@ -167,11 +175,12 @@ def add_broker(directory: Path, cluster: str, broker: str, hosts: Sequence[str])
     try:
         authority = Pair((directory / "ca.pem").read_text(), (directory / "ca.key").read_text())
         secret = (directory / "cluster.secret").read_text()
+        first = (directory / "server.pem").read_text()
     except FileNotFoundError as error:
         raise NotFoundError(
             f"{error.filename} does not exist; run `danube security init --host HOST` first, or give its --directory"
         ) from error
-    pair = broker_pair(authority, cluster, broker, hosts)
+    pair, joins = broker_pair(authority, cluster, broker, hosts), address_of(first_host(first))
     bundle = directory / broker
     try:
         bundle.mkdir(mode=0o700)
@@ -188,4 +197,4 @@ def add_broker(directory: Path, cluster: str, broker: str, hosts: Sequence[str])
     }
     head = f"# Written by `danube security init --broker {broker}`; its paths are relative to the working directory."
     _write(bundle / "danube.toml", _config(cluster, hosts[0], "danube-data", places, head=head), 0o644)
-    return bundle
+    return Bundle(bundle, joins)

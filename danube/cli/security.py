@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -46,8 +47,8 @@ def init(
 
     if broker is not None:
         bundle = add_broker(Path(directory), cluster, broker, host)
-        print(f"wrote {bundle}: copy it to the machine of {broker}, and start the broker there:")
-        print("  danube serve --config danube.toml --listen 0.0.0.0:6650 --join HOST:6650")
+        print(f"wrote {bundle.directory}: copy it to the machine of {broker}, and start the broker there:")
+        print(f"  danube serve --config danube.toml --listen 0.0.0.0:6650 --join {bundle.joins}")
         return
     made = begin(Path(directory), Path(data_dir), Path(config), cluster, host, parse_duration(expires))
     with changing_contexts() as stored:
@@ -59,7 +60,7 @@ def init(
         )
         stored.current = "admin"
     print(f"wrote {made.config}, the authority {made.ca} and the token {made.token}; the context is 'admin'")
-    print("next: danube serve --config " + config + " --listen 0.0.0.0:6650")
+    print(f"next: danube serve --config {shlex.quote(config)} --listen 0.0.0.0:6650")
 
 
 @security_app.command("explain")

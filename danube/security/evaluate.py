@@ -206,8 +206,7 @@ class Rights:
             self._gather(replaced.subject, left)
         if binding is not None:
             self._bindings[binding_id] = binding
-            held = self._held.get(binding.subject)
-            self._gather(binding.subject, {**(held.bindings if held is not None else {}), binding_id: binding})
+            self._add(binding)
         self._changed()
 
     def suspend(self, subjects: Iterable[str]) -> None:
@@ -229,8 +228,7 @@ class Rights:
         """Recompute the permissions of a subject from all of its bindings."""
         held = _Held()
         for binding in bindings.values():
-            held.bindings[binding.id] = binding
-            held.add(binding.scope, self._permissions(binding))
+            self._enter(held, binding)
         if held.bindings:
             self._held[subject] = held
         else:
@@ -242,10 +240,15 @@ class Rights:
         self._bindings = {each.id: each for each in bindings}
         self._held = {}
         for binding in self._bindings.values():
-            held = self._held.setdefault(binding.subject, _Held())
-            held.bindings[binding.id] = binding
-            held.add(binding.scope, self._permissions(binding))
+            self._add(binding)
         self._changed()
+
+    def _add(self, binding: Binding) -> None:
+        self._enter(self._held.setdefault(binding.subject, _Held()), binding)
+
+    def _enter(self, held: _Held, binding: Binding) -> None:
+        held.bindings[binding.id] = binding
+        held.add(binding.scope, self._permissions(binding))
 
     def _permissions(self, binding: Binding) -> Permission:
         found = _NOTHING

@@ -1,12 +1,17 @@
-"""Why credentials were refused: for logs and audits, never for the caller. Pure."""
+"""Why credentials were refused: for logs and audits, never for the caller. Pure.
+
+Wrong credentials are final for clients (UNAUTHENTICATED). Those that were not looked at may be good, because strangers
+at the same address, or all over, have sent too many wrong ones: their refusal passes (UNAVAILABLE). It tells a guesser
+nothing: it depends on the address and on time only.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from danube.model.errors import UnauthenticatedError
+from danube.model.errors import CallRefusedError, UnauthenticatedError
 
-__all__ = ["NO_PROOF", "BadProofError", "Flaw"]
+__all__ = ["NO_PROOF", "BadProofError", "Flaw", "UncheckedProofError"]
 
 NO_PROOF = "no valid credentials; send a token, an API key or a client certificate of this cluster"
 """The text of every UNAUTHENTICATED: it never says what is wrong with credentials."""
@@ -30,7 +35,6 @@ class Flaw(Enum):
     REVOKED = "revoked"
     SECRET = "wrong secret"
     NAME = "no valid name of a principal"
-    THROTTLED = "not looked at after too many failed ones"
 
 
 class BadProofError(UnauthenticatedError):
@@ -42,3 +46,13 @@ class BadProofError(UnauthenticatedError):
         """For logs and audits only."""
         self.issuer = issuer
         """The issuer whose key a token names, if there is no such key: an OIDC issuer may have published it since."""
+
+
+class UncheckedProofError(CallRefusedError):
+    """Credentials were not looked at, because too many wrong ones came before them. Try again later."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the credentials were not checked, because too many wrong ones came from this address or from all together;"
+            " try again in some seconds"
+        )

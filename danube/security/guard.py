@@ -8,7 +8,7 @@ decided here: it refuses calls, ends streams, and pauses before it refuses throt
     authorization ──▶ cached? ── yes ──▶ identity
                         │ no
                         ▼
-                     throttled, and never verified? ── yes ──▶ UNAUTHENTICATED after refused_proof_pause_s
+                     throttled, and never verified? ── yes ──▶ UNAVAILABLE after refused_proof_pause_s
                         │ no
                         ▼
                      metadata reached within security_fresh_s? ── no ──▶ UNAVAILABLE
@@ -29,7 +29,7 @@ from danube.model.errors import DanubeError, UnavailableError
 from danube.security.book import SecurityBook
 from danube.security.claims import Identity, Trusted
 from danube.security.endings import End, Freshness, Need, OpenStreams
-from danube.security.flaws import BadProofError, Flaw
+from danube.security.flaws import BadProofError, UncheckedProofError
 from danube.security.limits import SecurityLimits
 from danube.security.proofs import Proofs, credential_of
 from danube.security.records import ISSUERS, KEYS, REVOKED
@@ -108,8 +108,8 @@ class Guard:
             is_private: whether the connection is encrypted or comes from the same machine.
 
         Raises:
-            BadProofError: there is no valid proof. With the flaw THROTTLED it was not looked at: the shell waits for
-                ``refused_proof_pause_s`` before it answers.
+            BadProofError: there is no valid proof.
+            UncheckedProofError: it was not looked at: the shell waits for ``refused_proof_pause_s`` before it answers.
             UnavailableError: the metadata are not reachable, so that nothing new can be proven.
         """
         if authorization is None or not is_private:
@@ -132,7 +132,7 @@ class Guard:
             return found
         # A credential that was good before is no stranger's: those at the same address do not keep it out.
         if not self._verified.knows(credential) and not self._failed.may_look(peer, now):
-            raise BadProofError(Flaw.THROTTLED)
+            raise UncheckedProofError
         if not self.freshness.accepts_new_proofs(now):
             raise _cut_off(f"security_fresh_s = {self.limits.security_fresh_s:g} s, so that nothing new can be proven")
         try:

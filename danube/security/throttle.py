@@ -9,7 +9,8 @@ principal, or the id of its key, could keep it out.
 Credentials that were verified before are not limited (:mod:`danube.security.verified`): a client with wrong ones does
 not keep out the good ones at its address.
 
-A proof that may not be looked at is refused after ``refused_proof_pause_s``, with the same text as any other.
+A proof that may not be looked at is refused after ``refused_proof_pause_s``, with UNAVAILABLE: it may be good, and
+UNAUTHENTICATED is final for clients.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def run_storage_server(config: StorageServerConfig, *, log_level: str = "info") 
     if config.tls is not None:
         from danube.wire.tls import ServerTls
 
-        tls = ServerTls(config.tls, time.time())
+        tls = ServerTls(config.tls, time.time)
     trio.run(_main, config, tls)
 
 

@@ -10,8 +10,9 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -63,21 +64,22 @@ class ServerTls:
 
     Args:
         config: the files and settings.
-        now_s: seconds since the epoch, by which certificates are judged to end soon.
+        clock_s: the wall clock, seconds since the epoch, by which certificates are judged to end soon.
 
     Raises:
         ConfigurationError: a file cannot be read or used, or the settings contradict each other.
     """
 
-    def __init__(self, config: TlsConfig, now_s: float) -> None:
+    def __init__(self, config: TlsConfig, clock_s: Callable[[], float]) -> None:
         check_tls(config)
+        self._clock_s = clock_s
         self.config = config
         self._files = (config.cert, config.key, config.client_ca, config.broker_ca)
         self._signature = _signature(self._files)
         self._loaded = _load(config)
         self._failure = ""
         """Why the files could not be used when they were last read; empty: they could."""
-        self._warn(now_s)
+        self._warn(clock_s())
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -132,12 +134,7 @@ class ServerTls:
 
     async def reload_in_thread(self, *, force: bool = False) -> bool:
         """Call :meth:`reload` without blocking other tasks; a cancellation does not wait for the files."""
-
-        def work() -> bool:
-            import time
-
-            return self.reload(time.time(), force=force)
-
+        work = partial(self.reload, self._clock_s(), force=force)
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
 
     def _warn(self, now_s: float) -> None:

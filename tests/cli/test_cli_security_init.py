@@ -206,7 +206,7 @@ def test_the_lines_that_init_prints_start_brokers(tmp_path, monkeypatch):
         client = {"DANUBE_URL": url, "DANUBE_CA": str(tmp_path / "danube-security" / "ca.pem"), "DANUBE_TOKEN": token}
         place.run("produce", "/default/orders", "-m", "hello", **client)
         made = place.run("security", "init", "--host", "localhost", "--broker", "b2").stdout
-        line = made.splitlines()[-1].strip().replace("--join HOST:6650", f"--join localhost:{port}")
+        line = made.splitlines()[-1].strip().replace("--join localhost:6650", f"--join localhost:{port}")
         with started(line, tmp_path / "danube-security" / "b2", free_port()):
             assert len(json.loads(place.run("cluster", "brokers", "-o", "json").stdout)) == 2
 

@@ -26,6 +26,11 @@ from danube.cli.app import app
         (["--advertise", "0.0.0.0:6650"], "--advertise 0.0.0.0:6650 is no address"),
         (["--join", "a", "--cluster-secret", "SECRET", "--listen", "0.0.0.0:0"], "add --advertise HOST:PORT"),
         (["--cluster-secret", "SECRET", "--listen", "[::]:0"], "add --advertise HOST:PORT"),
+        (["--peers", "127.0.0.1:6650-6651", "--tls-cert", "c.pem"], "needs [tls] broker_ca (--tls-broker-ca FILE)"),
+        (
+            ["--peers", "127.0.0.1:6650-6651", "--tls-cert", "c.pem", "--tls-broker-ca", "ca.pem"],
+            "needs [tls] client_auth = 'optional' or 'required'",
+        ),
         (["--cluster-secret", "missing"], "missing, cannot be read: No such file"),
         (["--cluster-secret", "OPEN"], "has mode 0644"),
         (["--cluster-secret", "EMPTY"], "is empty"),

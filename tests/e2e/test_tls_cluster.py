@@ -23,6 +23,7 @@ def with_tls(directory: Path, *, stranger: bool) -> Cluster:
     for broker in brokers:
         cert, key = (others if stranger and broker is brokers[-1] else files).pair(f"of-{broker.port}")
         broker.options = ("--peers", listed, "--tls-cert", cert, "--tls-key", key, "--tls-broker-ca", files.ca)
+        broker.options += ("--tls-client-auth", "optional")
     return Cluster(directory, brokers)
 
 

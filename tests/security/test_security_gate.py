@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from danube.metadata import Delete, Put
 from danube.model import SubscriptionType, api
 from danube.model.cluster_api import ClusterMethod, GetClusterStatus
 from danube.model.errors import (
+    CallRefusedError,
     DanubeError,
     DeadlineExceededError,
     InvalidArgumentError,
@@ -174,7 +175,7 @@ pytestmark = pytest.mark.virtual
 
 
 async def test_calls_without_proof_are_unauthenticated_and_say_no_more(tmp_path: Path) -> None:
-    async with secured(tmp_path) as broker:
+    async with secured(tmp_path, security={"limits": {"failed_proofs_burst": 100}}) as broker:
         for authorization in (
             "",
             "Bearer",
@@ -530,12 +531,36 @@ async def test_failed_proofs_are_slowed_down_and_good_ones_are_not(tmp_path: Pat
             with pytest.raises(UnauthenticatedError):
                 await bad(api.Method.INFO, api.Empty())
         assert trio.current_time() - began < 0.5
-        with pytest.raises(UnauthenticatedError):
+        with pytest.raises(CallRefusedError, match="not checked"):
             await bad(api.Method.INFO, api.Empty())
         assert trio.current_time() - began >= 1.0
         paused = trio.current_time()
         await good(api.Method.INFO, api.Empty(), api.BrokerInfo)
         assert trio.current_time() - paused < 0.5
+
+
+async def test_a_good_client_waits_for_strangers_at_its_address_and_is_not_refused_for_good(tmp_path: Path) -> None:
+    """Its token was never seen before, and is not looked at while wrong ones come: that passes."""
+    async with secured(tmp_path) as broker, broker.calling(authorization="Bearer x.y.z") as bad:
+        async with trio.open_nursery() as nursery:
+
+            async def guess() -> None:
+                while True:
+                    with suppress(UnauthenticatedError, CallRefusedError):
+                        await bad(api.Method.INFO, api.Empty())
+
+            for _ in range(12):
+                nursery.start_soon(guess)
+            await trio.sleep(2.0)
+            began = trio.current_time()
+            async with broker.calling("user:admin") as fresh:
+                with pytest.raises(CallRefusedError, match="not checked"):
+                    await fresh(api.Method.INFO, api.Empty(), api.BrokerInfo)
+            nursery.cancel_scope.cancel()
+        await trio.sleep(2.0)
+        assert trio.current_time() - began < 10.0
+        async with broker.calling("user:admin") as fresh:
+            await fresh(api.Method.INFO, api.Empty(), api.BrokerInfo)
 
 
 async def test_streams_that_begin_with_something_else_are_refused(tmp_path: Path) -> None:

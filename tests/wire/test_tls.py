@@ -188,7 +188,7 @@ async def test_records_in_random_fragments(files: Files, seed: int) -> None:
 
 async def test_a_peer_that_reads_slowly_through_a_small_buffer(files: Files) -> None:
     """Pieces that the socket does not accept are kept and sent unchanged, while data arrives from the peer."""
-    context = ServerTls(files.server(), time.time()).context
+    context = ServerTls(files.server(), time.time).context
     left, right = socket.socketpair()
     for each in (left, right):
         each.setblocking(False)
@@ -449,14 +449,14 @@ def test_wrong_settings(files: Files, monkeypatch: pytest.MonkeyPatch, settings:
     )
     Path("locked.key").write_bytes(locked)
     with pytest.raises(ConfigurationError, match=reason):
-        ServerTls(TlsConfig(**({"cert": "server.pem", "key": "server.key"} | settings)), time.time())  # type: ignore[arg-type]
+        ServerTls(TlsConfig(**({"cert": "server.pem", "key": "server.key"} | settings)), time.time)  # type: ignore[arg-type]
 
 
 def test_a_certificate_that_ends_soon_is_reported(files: Files, caplog: pytest.LogCaptureFixture) -> None:
-    ServerTls(files.server(), time.time())
+    ServerTls(files.server(), time.time)
     assert not caplog.text
     files.pair("server", days=10)
-    ServerTls(TlsConfig(cert=f"{files.directory}/server.pem", key=f"{files.directory}/server.key"), time.time())
+    ServerTls(TlsConfig(cert=f"{files.directory}/server.pem", key=f"{files.directory}/server.key"), time.time)
     assert "ends soon" in caplog.text
     check_tls(TlsConfig(cert="x"))
 

@@ -104,7 +104,7 @@ async def test_a_file_that_goes_away_while_it_is_read(
 ) -> None:
     monkeypatch.setattr(module, "LOOK_INTERVAL_S", 0.01)
     config = files.server(client_ca=files.ca, client_auth="optional")
-    tls = ServerTls(config, time.time())
+    tls = ServerTls(config, time.time)
     client = ClientFiles(config.client_ca, config.cert, config.key)
     former = tls.context, client.context()
     going_away(monkeypatch, "file of ca" if part == "client_ca" else part)
@@ -127,7 +127,7 @@ async def test_files_that_could_not_be_used_are_read_again(
     files: Files, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = files.server()
-    tls, client = ServerTls(config, time.time()), ClientFiles(files.ca, config.cert, config.key)
+    tls, client = ServerTls(config, time.time), ClientFiles(files.ca, config.cert, config.key)
     former = client.context()
 
     def deny(path: str, what: str) -> None:

@@ -23,7 +23,7 @@ async def tls_server(
     codecs: Mapping[str, Codec] = DEFAULT_CODECS,
 ) -> AsyncGenerator[tuple[Server, ServerTls, int], None]:
     """Serve methods with TLS; yield the server, its certificate and its port."""
-    tls = ServerTls(config, time.time())
+    tls = ServerTls(config, time.time)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     with trio.fail_after(timeout_s):
         async with trio.open_nursery() as nursery:

@@ -191,7 +191,7 @@ def _load_tls(config: BrokerConfig, seams: Seams) -> ServerTls | None:
         return None
     from danube.wire.tls import ServerTls
 
-    return ServerTls(config.tls, seams.wall_clock_us() / 1e6)
+    return ServerTls(config.tls, lambda: seams.wall_clock_us() / 1e6)
 
 
 async def _listen(addresses: Sequence[str], seams: Seams, wait_s: float) -> list[trio.abc.Listener[Any]]:

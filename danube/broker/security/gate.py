@@ -48,7 +48,7 @@ from danube.security.certificates import CertificateRules, certificate_identity
 from danube.security.claims import Identity
 from danube.security.endings import CHECK_S, Need, error_of
 from danube.security.evaluate import Rights
-from danube.security.flaws import BadProofError, Flaw
+from danube.security.flaws import UncheckedProofError
 from danube.security.guard import Guard
 from danube.security.permissions import Permission
 from danube.security.resources import Book, resources_of
@@ -220,8 +220,8 @@ class Gate:
         def start(request: Any, call: UnaryCall) -> None:
             try:
                 identity = self._identify(call.context)
-            except BadProofError as error:
-                if error.flaw is not Flaw.THROTTLED or self._nursery is None:
+            except UncheckedProofError as error:
+                if self._nursery is None:
                     raise
                 self._nursery.start_soon(self._fail_later, call, error)
                 return
@@ -349,7 +349,8 @@ class Gate:
         """Return who has sent an API key in a request, where it counts as in the header of any other call.
 
         Raises:
-            BadProofError: it proves nothing; raised after a pause if it was not looked at.
+            BadProofError: it proves nothing.
+            UncheckedProofError: it was not looked at; raised after a pause.
             UnavailableError: the metadata are not reachable.
         """
         return await self._identified(context, f"Bearer {api_key}")
@@ -358,9 +359,8 @@ class Gate:
         """As :meth:`_identify`; pauses before it refuses a throttled proof."""
         try:
             return self._identify(context, authorization)
-        except BadProofError as error:
-            if error.flaw is Flaw.THROTTLED:
-                await trio.sleep(self._guard.limits.refused_proof_pause_s)
+        except UncheckedProofError:
+            await trio.sleep(self._guard.limits.refused_proof_pause_s)
             raise
 
     async def _fail_later(self, call: UnaryCall, error: DanubeError) -> None:
