@@ -56,6 +56,7 @@ from danube.log import Journal
 from danube.metadata import MetadataStore, ObservedStore
 from danube.model import api
 from danube.model.errors import DanubeError, InternalError
+from danube.model.tls import certified_broker
 from danube.peers import Peer, Peers
 from danube.peers.links import open_peers
 from danube.wire import DEFAULT_CODECS, Context, Server
@@ -186,6 +187,8 @@ class Broker:
             life = self.identity.life + 1
             if config.has_neighbours:
                 await self.identity.store_life(life)  # before others hear of it
+            named = certified_broker(ports.tls.names) if ports.tls is not None else None
+            certified = named.number if named is not None and named.cluster == config.cluster else None
             links = await opened.enter_async_context(
                 open_peers(
                     Peer(
@@ -194,12 +197,14 @@ class Broker:
                         life=life,
                         address=own,
                         level=FEATURE_LEVEL,
+                        broker=certified or 0,
                     ),
                     secret,
                     config.limits,
                     connect=seams.connect,
                     tls=None if ports.tls is None else ports.tls.for_links,
                     random_bytes=seams.random_bytes,
+                    wall_s=lambda: self.runtime.clock_us() / 1e6,
                 )
             )
             self.peers = links
@@ -212,7 +217,7 @@ class Broker:
                     guarded=self._gate.guarded if self._gate is not None else None,
                 )
             )
-            joining = Joining(config, seams, self.identity, links, ports)
+            joining = Joining(config, seams, self.identity, links, ports, certified)
             engine = await joining.open_metadata(opened, disk)
             ports.tell("it recovers its topics")
             journal = self.runtime.journal = Journal(

@@ -55,16 +55,24 @@ class Joining:
         identity: of its data directory.
         peers: its links to others.
         ports: on which it listens; they tell callers what it waits for.
+        certified: the number of the broker that its certificate names; None: it names none.
     """
 
     def __init__(
-        self, config: BrokerConfig, seams: Seams, identity: DirectoryIdentity, peers: Peers, ports: Ports
+        self,
+        config: BrokerConfig,
+        seams: Seams,
+        identity: DirectoryIdentity,
+        peers: Peers,
+        ports: Ports,
+        certified: int | None,
     ) -> None:
         self._config = config
         self._seams = seams
         self._identity = identity
         self._peers = peers
         self._ports = ports
+        self._certified = certified
         self._group: MetadataGroup | None = None
 
     async def open_metadata(self, opened: AsyncExitStack, disk: Disk) -> MetadataStore:
@@ -120,6 +128,7 @@ class Joining:
             storages=tuple(sorted(storages)),
             random=self._seams.random,
             founding=self._group.memory.founding if self._group is not None else None,
+            certified=self._certified,
         )
         await membership.join(self._identity.life, self._identity.store_life)
         if not peers.own.incarnation:  # the metadata are not kept by the brokers

@@ -49,6 +49,7 @@ from danube.metadata import Condition, HexNames, LeaseId, MetadataStore, Put, Ro
 from danube.metadata.table import decode_record
 from danube.model.errors import (
     CallRefusedError,
+    ClusterConfigurationError,
     ConfigurationError,
     DanubeError,
     DataLossError,
@@ -87,6 +88,7 @@ class Membership:
             the list of ``--peers``, in whatever order they join. None: it gets the next number.
         clock: seconds that go on while the process is stopped.
         ttl_s: time to live of the session without a keep-alive.
+        certified: the number of the broker that its certificate names; None: it names none.
 
     Attributes:
         brokers, sessions, assignments: what all members have stored, followed by :meth:`run`.
@@ -112,6 +114,7 @@ class Membership:
         founding: Founding | None = None,
         clock: Callable[[], float] = trio.current_time,
         ttl_s: float = SESSION_TTL_S,
+        certified: int | None = None,
     ) -> None:
         self.brokers = Table(
             store, BROKERS, BrokerRecord, watched=True, on_change=self._table_changed, is_name=is_broker_name
@@ -139,6 +142,7 @@ class Membership:
         self._random = random
         self._founding = founding
         self._clock = clock
+        self._certified = certified
         self._ttl_s = ttl_s
         self._lease: LeaseId | None = None
         self._session_clock: SessionClock | None = None
@@ -155,7 +159,8 @@ class Membership:
             store_life: stores the number of this start in the data directory, synced.
 
         Raises:
-            ConfigurationError: the cluster has another name, or formats that this version does not know.
+            ConfigurationError: the cluster has another name, or formats that this version does not know, or this is
+                not the broker that its certificate names; then nothing was changed.
             DataLossError: the data directory is a copy, or was set back.
             DanubeError: the metadata cannot be reached.
         """
@@ -186,6 +191,8 @@ class Membership:
                     " it was restored. Start the broker with its latest directory; or, if that is lost, with an empty"
                     " one: then it becomes a new broker"
                 )
+            if own:
+                self._check_certified(own[0])
             next_life = max(life, known.life if known is not None else 0) + 1
             if next_life != stored:
                 await store_life(next_life)
@@ -217,11 +224,22 @@ class Membership:
         reserved = number is not None and number < self.cluster.next_broker
         if number is not None and reserved and broker_name(number) not in self.brokers.values:
             key = BROKERS + broker_name(number)
+            self._check_certified(broker_name(number))
             return [Condition(key, 0)], [Put(key, _encode(record))]
+        self._check_certified(broker_name(BrokerId(self.cluster.next_broker)))
         key = BROKERS + broker_name(BrokerId(self.cluster.next_broker))
         counted = msgspec.structs.replace(self.cluster, next_broker=self.cluster.next_broker + 1)
         conditions = [Condition(CLUSTER_KEY, revision), Condition(key, 0)]
         return conditions, [Put(CLUSTER_KEY, _encode(counted)), Put(key, _encode(record))]
+
+    def _check_certified(self, name: str) -> None:
+        """Check that the certificate of this broker is the one of its name: other brokers take no other from it."""
+        if self._certified is not None and name != f"b{self._certified}":
+            raise ClusterConfigurationError(
+                f"this is broker {name} of its cluster, and its certificate ([tls] cert) is that of b{self._certified};"
+                f" make one with `danube security init --broker {name}`. A new broker gets the next free number: start"
+                " new ones in the order of their names"
+            )
 
     async def _found(self) -> tuple[ClusterRecord, int]:
         """Return the record of the cluster and its revision; the first broker on these metadata creates it."""

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from danube.model.errors import ConfigurationError
+from danube.model.errors import ClusterConfigurationError, ConfigurationError
 
-__all__ = ["ClientAuth", "PeerCertificate", "TlsConfig", "check_tls"]
+__all__ = ["CertifiedBroker", "ClientAuth", "PeerCertificate", "TlsConfig", "certified_broker", "check_tls"]
 
 ClientAuth: TypeAlias = Literal["none", "optional", "required"]
+
+
+_BROKER: Final = re.compile(r"danube://([^/]+)/broker/b([1-9][0-9]{0,9})")
+
+
+class CertifiedBroker(NamedTuple):
+    """The broker that a certificate names."""
+
+    cluster: str
+    number: int
+    """3 for ``b3``."""
+
+
+def certified_broker(names: Iterable[tuple[str, str]]) -> CertifiedBroker | None:
+    """Return the broker that subject alternative names contain, ``danube://CLUSTER/broker/ID``; None: none."""
+    for kind, value in names:
+        match = _BROKER.fullmatch(value) if kind == "URI" else None
+        if match is not None:
+            return CertifiedBroker(match[1], int(match[2]))
+    return None
 
 
 class PeerCertificate(NamedTuple):
@@ -65,6 +87,11 @@ def check_tls(config: TlsConfig) -> None:
         raise ConfigurationError(
             f"[tls] client_auth = {config.client_auth!r} needs client_ca, a PEM file with the authorities of client"
             " certificates (--tls-client-ca FILE)"
+        )
+    if config.broker_ca and config.client_auth == "none" and not config.plaintext:
+        raise ClusterConfigurationError(
+            "[tls] broker_ca needs client_auth = 'optional' or 'required' (--tls-client-auth optional): with 'none'"
+            " other brokers are not asked for their certificates, and the cluster secret alone would link them"
         )
     if config.client_ca and config.client_auth == "none":
         raise ConfigurationError(

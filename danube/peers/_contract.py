@@ -43,7 +43,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     required: int = 0
     """Feature level of its cluster: brokers that support less do not join. 0: it is not a member."""
     broker: int = 0
-    """Its number in the cluster (3 for ``b3``); 0: it is not a member."""
+    """Its number in the cluster, according to its certificate (3 for ``b3``); 0: it has none that says so."""
     member: int | None = None
     """Its id in the Raft group, if it has one."""
 

@@ -42,7 +42,7 @@ from danube.peers.frames import (
     decode_request,
     encode,
 )
-from danube.peers.hello import MAX_HELLO_BYTES, Acceptor, Linked
+from danube.peers.hello import MAX_HELLO_BYTES, Acceptor, Linked, judge_certificate
 from danube.wire import Context, Message, Method, ServerStream, Service
 
 __all__ = ["Handlers", "IncomingLinks"]
@@ -213,7 +213,8 @@ class IncomingLinks:
             _log.debug("%s has opened a link from %s", link.peer.name, context.peer)
             try:
                 with link.alive():
-                    if await stream.receive() is not None:
+                    certificate = context.peer_certificate
+                    if await self._shared.until_expired(stream.receive, link.peer, certificate) is not None:
                         raise PeerRefusedError(f"{link.peer.name} sent a message behind its hello")
             finally:
                 del self._links[context.connection_id]
@@ -240,6 +241,9 @@ class IncomingLinks:
             with trio.move_on_after(limits.handshake_timeout_s):
                 stream.send_nowait(acceptor.greet(await _said(stream)))
                 answer, linked = acceptor.accept(await _said(stream))
+                refusal = judge_certificate(linked.peer, context.peer_certificate)
+                if refusal:
+                    raise PeerRefusedError(refusal)
                 if own is not shared.own:
                     raise CallRefusedError(f"{shared.own.name} has changed during the hello; try again")
                 self._make_room(linked.peer)

@@ -26,7 +26,7 @@ from danube.peers._contract import Lost, Peer
 from danube.peers._outlet import Outlet
 from danube.peers._shared import Shared
 from danube.peers.frames import CHANNEL, CHANNEL_HEADER, FRAME_OVERHEAD, LINK, LINK_HEADER, check_channel
-from danube.peers.hello import MAX_HELLO_BYTES, Initiator, Linked, may_connect
+from danube.peers.hello import MAX_HELLO_BYTES, Initiator, Linked, judge_certificate, may_connect
 from danube.wire import Channel, ClientStream, connect_channel, connection_problem
 
 __all__ = ["Connect", "OutgoingLink", "connect_tcp"]
@@ -201,15 +201,18 @@ class OutgoingLink:
 
     async def _live(self, channel: Channel) -> str | None:
         """Say hello, keep the link up, and return why it broke; None: the other broker wants it opened again."""
-        limits = self._shared.limits
+        shared, limits = self._shared, self._shared.limits
         async with channel.open_stream(LINK, max_message_bytes=MAX_HELLO_BYTES) as stream:
-            linked = None
+            linked, certificate = None, channel.peer_certificate
             with trio.move_on_after(limits.handshake_timeout_s):
                 linked = await self._hello(stream)
             if linked is None:
                 raise ConnectionLostError(
                     f"{self.to} did not finish the hello within {limits.handshake_timeout_s} s (handshake_timeout_s)"
                 )
+            refusal = judge_certificate(linked.peer, certificate)
+            if refusal:
+                raise PeerRefusedError(refusal)
             async with trio.open_nursery() as nursery:
                 self._up = _Up(channel, linked, nursery)
                 self._last_peer = linked.peer
@@ -220,7 +223,7 @@ class OutgoingLink:
                     self._said_linked = True
                     _log.info("linked to %s", linked.peer.name)
                 try:
-                    await stream.receive()
+                    await shared.until_expired(stream.receive, linked.peer, certificate)
                     return "it was closed there"
                 except CallRefusedError:
                     return None

@@ -39,6 +39,7 @@ import msgspec
 from danube.model.addresses import is_loopback, parse_address
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import ConfigurationError, PeerRefusedError
+from danube.model.tls import PeerCertificate, certified_broker
 from danube.peers._contract import Peer
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "Lives",
     "Proof",
     "judge",
+    "judge_certificate",
     "may_connect",
 ]
 
@@ -252,6 +254,22 @@ def judge(own: Peer, peer: Peer) -> str:
                 f" {newer.required}; install a newer version of Danube on the former"
             )
     return ""
+
+
+def judge_certificate(peer: Peer, certificate: PeerCertificate | None) -> str:
+    """Return why a broker is not the one that its certificate names; empty if it is.
+
+    A certificate without the name of a broker (``danube://CLUSTER/broker/ID``) says only that it is one of them.
+    """
+    named = None if certificate is None else certified_broker(certificate.names)
+    if named is None or named == (peer.cluster, peer.broker):
+        return ""
+    said = f"b{peer.broker} of the cluster" if peer.broker else "a broker without a number in the cluster"
+    return (
+        f"the broker at {peer.address} says that it is {said} {peer.cluster!r}, and has the certificate of"
+        f" b{named.number} of the cluster {named.cluster!r}; give each broker the certificate of its own number"
+        " (danube security init --broker), and start it again"
+    )
 
 
 def may_connect(own: Peer, secret: bytes | None, to: str) -> None:

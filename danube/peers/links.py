@@ -16,6 +16,7 @@ At the end of the block all links are closed, in both directions, and no task or
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,7 @@ async def open_peers(
     *,
     connect: Connect | None = None,
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    wall_s: Callable[[], float] = time.time,
     tls: Callable[[], ssl.SSLContext | None] | None = None,
 ) -> AsyncGenerator[WirePeers, None]:
     """Open the links of a broker, and close them at the end of the block.
@@ -178,11 +180,12 @@ async def open_peers(
         limits: of the broker.
         connect: opens connections, instead of TCP.
         random_bytes: makes the nonces of hellos; must be unpredictable.
+        wall_s: returns the Unix time in seconds; a link ends when the certificate of the other broker has expired.
         tls: returns, for each new link to a broker, what verifies its certificate; None: the link is opened without
             TLS. The proofs of the hello are needed in either case.
     """
     limits = limits or Limits()
-    shared = Shared(own, secret, limits, random_bytes, tls)
+    shared = Shared(own, secret, limits, random_bytes, wall_s, tls)
 
     async def connect_by_tcp(host: str, port: int) -> Any:
         return await connect_tcp(host, port, limits.peer_connect_timeout_s)

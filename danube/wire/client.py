@@ -45,6 +45,8 @@ from danube.wire.connection import GrpcConnection
 if TYPE_CHECKING:
     import ssl
 
+    from danube.model.tls import PeerCertificate
+
 __all__ = ["Authorize", "Channel", "ClientStream", "ClientTls", "Connect", "connect_channel", "connection_problem"]
 
 T = TypeVar("T")
@@ -103,6 +105,16 @@ class Channel:
         self._goaway = ""
         self._last_read = anyio.current_time()
         self._write_began = math.inf
+
+    @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """The verified certificate of the broker; None without TLS."""
+        tls: ssl.SSLObject | None = getattr(self._transport, "tls", None)
+        if tls is None:
+            return None
+        from danube.wire.tls import peer_certificate  # not imported without TLS
+
+        return peer_certificate(tls)
 
     # -- calls
 

@@ -56,6 +56,7 @@ class _Loaded(NamedTuple):
     server: ssl.SSLContext
     link: ssl.SSLContext | None
     broker_roots: frozenset[bytes]
+    names: tuple[tuple[str, str], ...]
     expires_at_s: float
 
 
@@ -89,6 +90,11 @@ class ServerTls:
     def for_links(self) -> ssl.SSLContext | None:
         """Return what new connections to other brokers of the cluster use; None: they are opened without TLS."""
         return None if self.config.plaintext else self._loaded.link
+
+    @property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """The subject alternative names of the certificate, as in :class:`~danube.model.tls.PeerCertificate`."""
+        return self._loaded.names
 
     @property
     def expires_at_s(self) -> float:
@@ -287,7 +293,7 @@ def _load(config: TlsConfig) -> _Loaded:
     _harden(context, config.min_version)
     context.set_alpn_protocols(_ALPN)
     _load_pair(context, config.cert, config.key)
-    expires_at_s = _rehearse(context, config.cert)
+    names, expires_at_s = _rehearse(context, config.cert)
     roots: frozenset[bytes] = frozenset()
     link: ssl.SSLContext | None = None
     if config.broker_ca:
@@ -298,7 +304,7 @@ def _load(config: TlsConfig) -> _Loaded:
             if path:
                 _load_authorities(context, path, option)
         context.verify_mode = ssl.CERT_REQUIRED if config.client_auth == "required" else ssl.CERT_OPTIONAL
-    return _Loaded(context, link, roots, expires_at_s)
+    return _Loaded(context, link, roots, names, expires_at_s)
 
 
 def _harden(context: ssl.SSLContext, min_version: str) -> None:
@@ -345,8 +351,8 @@ def _check_readable(path: str, what: str) -> None:
         raise ConfigurationError(f"the {what} {path} cannot be read: {error.strerror}") from error
 
 
-def _rehearse(server: ssl.SSLContext, cert: str) -> float:
-    """Shake hands with a client that trusts only this certificate; return when the certificate ends."""
+def _rehearse(server: ssl.SSLContext, cert: str) -> tuple[tuple[tuple[str, str], ...], float]:
+    """Shake hands with a client that trusts only this certificate; return its names, and when it ends."""
     found = _FIRST_CERTIFICATE.search(Path(cert).read_bytes())
     if found is None:
         raise ConfigurationError(f"{cert} contains no certificate in PEM form")
@@ -364,12 +370,13 @@ def _rehearse(server: ssl.SSLContext, cert: str) -> float:
         raise ConfigurationError(f"the certificate {cert} cannot be used by a server: {error}") from error
     shown = client.getpeercert()
     assert shown
-    if not shown.get("subjectAltName"):
+    names: Any = shown.get("subjectAltName", ())
+    if not names:
         raise ConfigurationError(
             f"the certificate {cert} has no subject alternative name, so no client accepts it; issue one with the names"
             " and addresses of this machine"
         )
-    return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
+    return tuple(names), float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:

@@ -29,8 +29,9 @@ from danube.cli.app import app
         (["--peers", "127.0.0.1:6650-6651", "--tls-cert", "c.pem"], "needs [tls] broker_ca (--tls-broker-ca FILE)"),
         (
             ["--peers", "127.0.0.1:6650-6651", "--tls-cert", "c.pem", "--tls-broker-ca", "ca.pem"],
-            "needs [tls] client_auth = 'optional' or 'required'",
+            "[tls] broker_ca needs client_auth = 'optional' or 'required'",
         ),
+        (["--tls-cert", "c.pem", "--tls-broker-ca", "ca.pem"], "[tls] broker_ca needs client_auth = 'optional'"),
         (["--cluster-secret", "missing"], "missing, cannot be read: No such file"),
         (["--cluster-secret", "OPEN"], "has mode 0644"),
         (["--cluster-secret", "EMPTY"], "is empty"),

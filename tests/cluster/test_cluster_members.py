@@ -39,6 +39,7 @@ from danube.cluster.session import SESSION_TTL_S
 from danube.metadata import Condition, Delete, MemoryStore, Put, Table
 from danube.model import Durability
 from danube.model.errors import (
+    ClusterConfigurationError,
     ConfigurationError,
     DataLossError,
     MetadataConflictError,
@@ -733,3 +734,18 @@ async def test_a_cluster_survives_bad_weather(seed: int) -> None:
             await weather.step()
         await weather.calm()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_has_the_number_that_its_certificate_names() -> None:
+    async with MemoryStore() as store:
+        with pytest.raises(ClusterConfigurationError, match=r"this is broker b1 .* its certificate .* is that of b2"):
+            await Broker(store, Directory("one"), Random(1), certified=2).join()
+        assert not (await store.list(BROKERS))[0]
+        first = Broker(store, Directory("one"), Random(1), certified=1)
+        await first.join()
+        assert first.member.me == 1
+        with pytest.raises(ClusterConfigurationError, match="danube security init --broker b2"):
+            await Broker(store, Directory("two"), Random(1), certified=3).join()
+        # Also once it is a member: its certificate may have been replaced by that of another broker.
+        with pytest.raises(ClusterConfigurationError, match="is that of b2"):
+            await Broker(store, first.directory.copy(), Random(2), certified=2).join()

@@ -363,11 +363,6 @@ def _check_cluster(config: BrokerConfig) -> None:
             "a cluster with TLS needs [tls] broker_ca (--tls-broker-ca FILE), the authority of its brokers'"
             " certificates: with it they verify each other"
         )
-    if others and config.tls is not None and not config.tls.plaintext and config.tls.client_auth == "none":
-        raise ClusterConfigurationError(
-            "a cluster with TLS needs [tls] client_auth = 'optional' or 'required' (--tls-client-auth optional): with"
-            " 'none' no broker asks the others for their certificates"
-        )
     everywhere = [each for each in config.listen if _is_wildcard(parse_address(each)[0])]
     if (others or config.cluster_secret) and everywhere and not config.advertise:
         raise ClusterConfigurationError(
