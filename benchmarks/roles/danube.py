@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 
 import trio
 
@@ -33,10 +34,14 @@ CONNECT_S = 60.0
 
 
 def _connect(work: Work) -> AbstractAsyncContextManager[Client]:
-    url, _, ca = work.address.partition("#")  # the authority of a broker with TLS
-    if not ca:
-        return danube.connect(url, connect_timeout_s=CONNECT_S)
-    return danube.connect(url, connect_timeout_s=CONNECT_S, ca=ca, token="x" * 400)
+    url, _, directory = work.address.partition("#")  # where the authority and the token are, if there are any
+    ca, token = Path(directory, "ca.pem"), Path(directory, "admin.token")
+    return danube.connect(
+        url,
+        connect_timeout_s=CONNECT_S,
+        ca=ca if url.startswith("danube+tls:") else None,
+        token_file=token if directory and token.exists() else None,
+    )
 
 
 async def _ensure_topic(client: Client, topic: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks._processes import WorkerError
@@ -25,7 +25,16 @@ def unavailable() -> str | None:
     return None
 
 
-def h2load(run: Run, path: str, request: bytes, answer_bytes: int, *, count: int, connections: int) -> Sample:
+def h2load(
+    run: Run,
+    path: str,
+    request: bytes,
+    answer_bytes: int,
+    *,
+    count: int,
+    connections: int,
+    headers: Mapping[str, str] | None = None,
+) -> Sample:
     """Make ``count`` calls, one in flight on each connection.
 
     Returns a sample with ``calls_per_s``, ``p50_us``, ``p99_us`` and ``broker_cpu_us`` (of CPU time for a call).
@@ -38,6 +47,7 @@ def h2load(run: Run, path: str, request: bytes, answer_bytes: int, *, count: int
             the length shows whether the call succeeded.
         count: calls to make.
         connections: to make them over.
+        headers: more headers of each call.
 
     Raises:
         WorkerError: a call failed.
@@ -47,6 +57,7 @@ def h2load(run: Run, path: str, request: bytes, answer_bytes: int, *, count: int
     command = ["h2load", f"--requests={count}", f"--clients={connections}", "--max-concurrent-streams=1"]
     command += [f"--data={body}", f"--log-file={log}", "--header=te: trailers"]
     command += ["--header=content-type: application/grpc+proto", f"http://127.0.0.1:{run.server.port}{path}"]
+    command[1:1] = [f"--header={name}: {value}" for name, value in (headers or {}).items()]
     printed, sample = run.program(command, "h2load")
     rate, succeeded, data = (pattern.search(printed) for pattern in (_RATE, _SUCCEEDED, _DATA))
     if rate is None or succeeded is None or data is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ STORAGES = {
 _BUCKET = "benchmark"
 _VOLUME_MB = 1024
 _READY = " ready: "
+_CLUSTER = "danube"
+_ADMINISTRATOR = "user:admin"
 
 
 @dataclass(kw_only=True)
@@ -59,15 +62,22 @@ class Danube(System):
         storage: where history is sealed to: ``disk``, ``s3`` (a SeaweedFS that is started with it), ``memory`` (not
             durable, so nothing is sealed), or empty for the default.
         limits: for the configuration's ``[limits]``.
-        tls: serve with TLS only, to clients that also send a token with each call and stream (which is not checked).
+        tls: serve with TLS only.
+        secured: with access control; clients send the token of the administrator with each call and stream.
     """
 
     name = "danube"
 
     def __init__(
-        self, storage: str = "", limits: Mapping[str, int | float] | None = None, *, tls: bool = False
+        self,
+        storage: str = "",
+        limits: Mapping[str, int | float] | None = None,
+        *,
+        tls: bool = False,
+        secured: bool = False,
     ) -> None:
         self._tls = tls
+        self._secured = secured
         self._storage = storage
         self._limits = dict(limits or {})
 
@@ -77,6 +87,8 @@ class Danube(System):
             return "the package danube is not installed; pip install -e ."
         if self._tls and find_spec("trustme") is None:
             return "certificates are made by trustme; pip install trustme"
+        if self._secured and find_spec("cryptography") is None:
+            return "access control needs the package cryptography; pip install 'danube-broker[security]'"
         if self._storage == "s3":
             if find_spec("danube_storage_s3") is None:
                 return "the storage plugin is not installed; pip install ./plugins/danube-storage-s3"
@@ -108,7 +120,11 @@ class Danube(System):
         address = f"danube://127.0.0.1:{port}"
         if self._tls:
             lines += ["[tls]", f"cert = {json.dumps(_make_certificate(directory))}"]
-            address = f"danube+tls://127.0.0.1:{port}#{directory / 'ca.pem'}"
+            address = f"danube+tls://127.0.0.1:{port}#{directory}"
+        if self._secured:
+            _make_token(directory, data)
+            lines += ["[security]", "enabled = true", f"administrator = {json.dumps(_ADMINISTRATOR)}"]
+            address = f"{address.partition('#')[0]}#{directory}"
         lines += ["[limits]", *(f"{name} = {value}" for name, value in self._limits.items())]
         config.write_text("\n".join(lines) + "\n")
         command = [sys.executable, "-m", "danube", "serve", "--config", str(config)]
@@ -143,6 +159,29 @@ def _make_certificate(directory: Path) -> str:
         str(path)
     )
     return str(path)
+
+
+def _make_token(directory: Path, data: Path) -> None:
+    """Write the broker's signing key, and a token of the administrator that it has signed."""
+    from danube.security.keys import signing_key
+    from danube.security.proofs import mint
+
+    key = signing_key(secrets.token_bytes(32))
+    now_s = int(time.time())
+    token = mint(
+        key,
+        issuer=_CLUSTER,
+        cluster=_CLUSTER,
+        subject=_ADMINISTRATOR,
+        token_id=secrets.token_hex(16),
+        issued_at_s=now_s,
+        expires_at_s=now_s + 24 * 3600,
+    )
+    signing = data / "security" / "signing.key"
+    signing.parent.mkdir(mode=0o700, parents=True)
+    for path, text in ((signing, key.private_pem()), (directory / "admin.token", token)):
+        path.touch(mode=0o600)
+        path.write_text(text)
 
 
 def _start_seaweed(processes: Processes, directory: Path) -> tuple[psutil.Process, int]:
