@@ -659,7 +659,10 @@ class History:
         for sight in topic.sights:
             offset = sight.offset
             if present.get(offset) == sight.checksum:
-                topic.losses.kept(offset, sight.high)
+                sent = self._sent.get(log[offset])
+                if sent is not None and 0 <= sent.acked_after_losses <= sight.high:
+                    topic.losses.kept(offset, sight.high)
+                # Else its producer may have repeated it after the loss, and it may have got the same offset again.
             elif sight.low < total:
                 topic.losses.lost(offset, sight.low)
             elif sight.how == "acknowledged":
