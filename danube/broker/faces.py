@@ -22,7 +22,7 @@ from danube.broker.delivery.connected_consumer import (
     Origin,
     StoredBatch,
 )
-from danube.broker.security.caller import JudgedRight, passed_on, received
+from danube.broker.security.caller import JudgedRight, may_consume, may_produce, passed_on, received
 from danube.wire._context import Context
 from danube.wire.codec import Codec
 from danube.wire.service import Service
@@ -78,6 +78,8 @@ __all__ = [
     "ServedTopicOperations",
     "Started",
     "StoredBatch",
+    "may_consume",
+    "may_produce",
     "passed_on",
     "received",
 ]
@@ -716,10 +718,6 @@ class Face(Protocol):
     @property
     def codecs(self) -> Mapping[str, Codec]:
         """Codecs by content subtype, in addition to the native codec."""
-        ...
-
-    def topic_of_producer(self, producer_id: ProducerId, /) -> str | None:
-        """Return the topic of a producer that requests name by its number; None if it is not known."""
         ...
 
     def subscription_of_consumer(self, consumer_id: int, /) -> tuple[str, str] | None:

@@ -77,6 +77,11 @@ class ConsumerIds:
         """Return the consumer with an id, or None if the id is unknown or its subscription does not exist."""
         return self._seen(self._index.get(consumer_id))
 
+    def look(self, consumer_id: int) -> KnownConsumer | None:
+        """Return what :meth:`find` does, without noting that the id is in use."""
+        consumer = self._index.get(consumer_id)
+        return None if consumer is None or consumer.leaving or not self._exists(consumer) else consumer
+
     def named(self, topic_id: TopicId, subscription: str, name: str) -> KnownConsumer | None:
         """Return the consumer with a name, or None if it has no id or its subscription does not exist."""
         return self._seen(self._index.named(topic_id, subscription, name))

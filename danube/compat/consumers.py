@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from danube.broker.faces import may_consume
 from danube.compat.consumer_ids import ConsumerIds
 from danube.compat.consumer_index import ConsumerRecord, KnownConsumer
 from danube.compat.discovery import broker_url
@@ -110,9 +111,12 @@ class Consumers:
             _log.warning("removing the ids of deleted subscriptions failed and is retried: %s", error)
 
     def is_known(self, consumer_id: int) -> bool:
-        """Whether an id is known and its consumer is active (:attr:`KnownConsumer.active`)."""
-        consumer = self.ids.find(consumer_id)
-        return consumer is not None and consumer.active
+        """Whether an id is known, its consumer is active (:attr:`KnownConsumer.active`), and the caller may use it."""
+        consumer = self.ids.look(consumer_id)
+        if consumer is None or not may_consume(consumer.record.topic, consumer.record.subscription):
+            return False
+        consumer.used = trio.current_time()
+        return consumer.active
 
     def _exists(self, consumer: KnownConsumer) -> bool:
         """Whether the subscription of a consumer exists, or will exist."""

@@ -19,7 +19,6 @@ from danube.compat.reflection import REFLECTION, Reflection
 from danube.compat.relay import Relay
 from danube.compat.schemas import schema_service
 from danube.compat.storage import storage_service
-from danube.model.ids import ProducerId
 from danube.wire import Codec, Service
 
 if TYPE_CHECKING:
@@ -53,14 +52,9 @@ class CompatFace:
             broker, {**admin_services(broker, self.relay), **schema_service()}
         )
 
-    def topic_of_producer(self, producer_id: ProducerId) -> str | None:
-        """Return the topic of a producer; None if the number is not known."""
-        topic = self.producers.topics.get(producer_id)
-        return topic.name if topic is not None else None
-
     def subscription_of_consumer(self, consumer_id: int) -> tuple[str, str] | None:
         """Return the topic and the subscription of a consumer; None if the number is not known."""
-        consumer = self.consumers.ids.find(consumer_id)
+        consumer = self.consumers.ids.look(consumer_id)
         return (consumer.record.topic, consumer.record.subscription) if consumer is not None else None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

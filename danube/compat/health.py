@@ -1,7 +1,8 @@
 """``danube.HealthCheck``: reports to a client whether its producer or consumer is still known to the broker.
 
 Official clients call it every five seconds. CLOSE makes a consumer subscribe again; it is returned if its id is not
-known, or if its stream has ended and no other one was opened.
+known, or if its stream has ended and no other one was opened. The id of another caller's topic or subscription is not
+known to this one, and stays as it is.
 """
 
 from __future__ import annotations

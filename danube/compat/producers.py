@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from danube.broker.faces import may_produce
 from danube.compat.errors import for_clients
 from danube.compat.messages import key_of
 from danube.compat.methods import unary
@@ -87,9 +88,9 @@ class Producers:
         return dict([unary(f"{_SERVICE}CreateProducer", self.create_producer, pb.ProducerRequest), (path, send)])
 
     def is_known(self, producer_id: ProducerId) -> bool:
-        """Whether an id is valid; the call marks its producer as alive."""
+        """Whether an id is valid, and the caller may use it; then the call marks its producer as alive."""
         topic = self.topics.get(producer_id)
-        if topic is None:
+        if topic is None or not may_produce(topic.name):
             return False
         if topic.gone or not topic.intake.seen(producer_id):
             del self.topics[producer_id]
@@ -163,8 +164,10 @@ class Producers:
         msg_id = request.msg_id
         producer_id: ProducerId = msg_id.producer_id  # type: ignore[assignment] # an int; no call per message
         topic = self.topics.get(producer_id)
-        name = topic.intake.seen(producer_id) if topic is not None else ""
-        if topic is None or not name or topic.name != msg_id.topic_name or topic.gone:
+        # A producer is marked as alive by messages to its own topic only.
+        mine = topic is not None and topic.name == msg_id.topic_name and not topic.gone
+        name = topic.intake.seen(producer_id) if topic is not None and mine else ""
+        if topic is None or not name:
             topic, name = self._find_topic(producer_id, msg_id.topic_name)
         payload = request.payload
         attributes = dict(request.attributes)

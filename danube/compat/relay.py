@@ -39,8 +39,8 @@ class _Relayed(msgspec.Struct, array_like=True, frozen=True):
 
     method: str
     request: bytes
-    rights: list[JudgedRight] | None = None
-    """What the caller may do, as the broker judged that relays this; None: anything."""
+    rights: list[JudgedRight] | msgspec.UnsetType | None = msgspec.UNSET
+    """What the caller may do, as the broker judged that relays this; None: anything; UNSET: that is not said."""
 
 
 _RELAYED: Final = msgspec.msgpack.Decoder(_Relayed)

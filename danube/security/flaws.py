@@ -17,6 +17,12 @@ NO_PROOF = "no valid credentials; send a token, an API key or a client certifica
 """The text of every UNAUTHENTICATED: it never says what is wrong with credentials."""
 
 
+_UNCHECKED = (
+    "the credentials were not checked, because too many wrong ones came from this address or from all together; try"
+    " again in some seconds"
+)
+
+
 class Flaw(Enum):
     """What is wrong with credentials."""
 
@@ -51,8 +57,5 @@ class BadProofError(UnauthenticatedError):
 class UncheckedProofError(CallRefusedError):
     """Credentials were not looked at, because too many wrong ones came before them. Try again later."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the credentials were not checked, because too many wrong ones came from this address or from all together;"
-            " try again in some seconds"
-        )
+    def __init__(self, message: str = _UNCHECKED) -> None:
+        super().__init__(message)

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from danube.model.errors import InternalError, InvalidArgumentError
-from danube.model.ids import ProducerId
 from danube.model.names import validate_name, validate_namespace, validate_topic
 from danube.security.rights import Named, Requirement
 from danube.security.scopes import CLUSTER, Resource
@@ -18,10 +17,6 @@ __all__ = ["Book", "resources_of"]
 
 class Book(Protocol):
     """The objects of a broker that requests name by numbers. An unknown number belongs to nothing."""
-
-    def topic_of_producer(self, producer_id: ProducerId) -> str | None:
-        """Return the topic of a producer."""
-        ...
 
     def subscription_of_consumer(self, consumer_id: int) -> tuple[str, str] | None:
         """Return the topic and the subscription of a consumer."""
@@ -68,9 +63,10 @@ def resources_of(requirement: Requirement, request: Any, book: Book) -> list[Res
             subject = book.subject_of_schema(values[0])
             return [] if subject is None else [Resource.schema(subject)]
         case Named.PRODUCER:
-            number, claimed = values  # with a number that the book does not know, the broker looks in the claimed topic
-            topic = book.topic_of_producer(number)
-            return list(dict.fromkeys(_topic(each) for each in (topic, claimed) if each))
+            # The broker takes the number for one of this topic only, so a producer is no way to another one, and a
+            # number of another topic is as unknown as one that does not exist.
+            (claimed,) = values
+            return [_topic(claimed)] if claimed else []
         case Named.CONSUMER:
             found = book.subscription_of_consumer(values[0])
             return [] if found is None else [_subscription(*found)]

@@ -94,8 +94,8 @@ class Named(Enum):
     SCHEMA_NUMBER = "schema of a number"
     """One field: the number of a schema, which belongs to a subject."""
     PRODUCER = "topic of the producer"
-    """Two fields: the number of a producer, and the topic to which the caller says it belongs. The resource is the
-    topic of the producer *and* the other one, so that a producer is no way to another topic."""
+    """One field: the topic to which the caller says that its producer belongs. The broker knows the number of a
+    producer in its own topic only, so that it is no way to another one."""
     CONSUMER = "subscription of the consumer"
     """One field: the number of a consumer. The resource is its subscription."""
     STAGES = "topics of the stages"
@@ -312,7 +312,7 @@ _UPSTREAM: Final = (
         _changes(
             "ProducerService/SendMessage",
             "publish",
-            Requirement(_P.PRODUCE, _N.PRODUCER, ("msg_id.producer_id", "msg_id.topic_name")),
+            Requirement(_P.PRODUCE, _N.PRODUCER, ("msg_id.topic_name",)),
         ),
         _changes(
             "ConsumerService/Subscribe",

@@ -8,6 +8,8 @@
     a suspended principal          DENIED
     any principal                  ALLOWED
     nothing that exists is named   DENIED to a caller that has the permission nowhere, else ALLOWED
+    a consumer that does not       UNKNOWN, as one that is another caller's, unless the caller has the permission
+    exist                          nowhere
     a list                         FILTERED if there may be items that the caller may see
     the caller has all it needs    ALLOWED
     it shows one object            HIDDEN, unless the caller has the permission nowhere
@@ -19,9 +21,15 @@ Requirements with a condition are judged by the operation, with :func:`judge_con
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
-from danube.model.errors import DanubeError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from danube.model.errors import (
+    DanubeError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from danube.security.evaluate import Rights
 from danube.security.flaws import NO_PROOF
 from danube.security.resources import Book, resources_of
@@ -29,7 +37,19 @@ from danube.security.rights import Access, Condition, Named, Refusal, Rule
 from danube.security.roles import Principal
 from danube.security.scopes import CLUSTER, Resource
 
-__all__ = ["Verdict", "judge", "judge_condition", "refusal_of"]
+__all__ = ["UnknownConsumerError", "Verdict", "judge", "judge_condition", "refusal_of"]
+
+
+_UNKNOWN: Final = (
+    "the consumer is unknown, its subscription was deleted, or these credentials may not use it; subscribe again"
+)
+
+
+class UnknownConsumerError(UnavailableError):
+    """The number of a consumer is unknown, or the caller may not use it: which of the two is not said."""
+
+    def __init__(self, message: str = _UNKNOWN) -> None:
+        super().__init__(message)
 
 
 class Verdict(Enum):
@@ -39,6 +59,8 @@ class Verdict(Enum):
     FILTERED = "filtered"
     """Allowed; the answer contains only what the caller may see (:meth:`~danube.security.evaluate.Rights.visible`)."""
     HIDDEN = "hidden"
+    UNKNOWN = "unknown"
+    """A consumer that is not there for the caller: it has to subscribe again, which says what it may not do."""
     DENIED = "denied"
     UNAUTHENTICATED = "unauthenticated"
 
@@ -73,6 +95,12 @@ def judge(rule: Rule | None, principal: Principal | None, rights: Rights, reques
             continue
         has = rights.allows if rule.refusal is not Refusal.FILTERED else rights.touches
         resources = resources_of(requirement, request, book)
+        if requirement.named is Named.CONSUMER:
+            if not rights.touches(principal, permission, CLUSTER):
+                return Verdict.DENIED
+            if not resources or not all(has(principal, permission, each) for each in resources):
+                return Verdict.UNKNOWN
+            continue
         if not resources and not rights.touches(principal, permission, CLUSTER):
             return Verdict.DENIED
         if not all(has(principal, permission, each) for each in resources):
@@ -107,6 +135,8 @@ def refusal_of(verdict: Verdict, principal: Principal | None, rule: Rule | None)
             return PermissionDeniedError(
                 f"{principal} may not call {path}: {what}; administrators see why with 'danube security explain'"
             )
+        case Verdict.UNKNOWN:
+            return UnknownConsumerError()
         case Verdict.HIDDEN:
             return NotFoundError("there is no such object, or these credentials may not see it")
     return None

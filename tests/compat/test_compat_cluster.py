@@ -278,9 +278,8 @@ async def test_relayed_calls_are_refused_while_the_owner_starts_or_ends(
         await let.wait()
         return await real(*arguments, **more)
 
-    payload = msgspec.msgpack.encode(
-        ["ListSubscriptions", pb.TopicRequest(name="/default/t").SerializeToString()],
-    )
+    fields = ["ListSubscriptions", pb.TopicRequest(name="/default/t").SerializeToString()]
+    payload = msgspec.msgpack.encode([*fields, None])
     async with tools(tmp_path, 2) as found:
         (owner,) = await created(found, "/default/t", durability="disk")
         answered = await owner.handlers["admin"](None, payload)
@@ -294,6 +293,8 @@ async def test_relayed_calls_are_refused_while_the_owner_starts_or_ends(
                 await relay.handlers["admin"](None, payload)
             let.set()
         assert await relay.handlers["admin"](None, payload) == answered
+        with pytest.raises(FailedPreconditionError, match="earlier version, which does not say what its caller may do"):
+            await relay.handlers["admin"](None, msgspec.msgpack.encode(fields))
         owner.machine.broker.drain()
         with pytest.raises(CallRefusedError, match="the owner of the topic is shutting down; try again"):
             await relay.handlers["admin"](None, payload)

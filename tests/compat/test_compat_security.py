@@ -11,13 +11,13 @@ import pytest
 import trio
 from broker.broker_harness import RunningBroker
 from compat_harness import Caller, admin_port, compat_broker
-from consumer_harness import SERVICE, Receiving, ack, nack, subscribe
+from consumer_harness import SERVICE, Receiving, ack, health, nack, subscribe
 
 from danube.compat.codec import PROTO
 from danube.compat.proto import danube_admin_pb2 as admin_pb
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.metadata import Delete, Put
-from danube.model.errors import NotFoundError, PermissionDeniedError, UnauthenticatedError
+from danube.model.errors import NotFoundError, PermissionDeniedError, UnauthenticatedError, UnavailableError
 from danube.security.book import first_records
 from danube.security.keys import signing_key
 from danube.security.proofs import mint
@@ -137,12 +137,22 @@ async def test_numbers_are_no_way_to_topics_of_others(tmp_path: Path) -> None:
         await hr.send(SALARIES, theirs, b"secret")
         async with hr.receiving(consumer) as stream:
             secret = await stream.next()
-        for topic, producer in ((SALARIES, mine), (ORDERS, theirs), (SALARIES, theirs), (SALARIES, 4711)):
+        for topic, producer in ((SALARIES, mine), (SALARIES, theirs), (SALARIES, 4711)):
             with pytest.raises(PermissionDeniedError):
                 await shop.send(topic, producer, b"forged")
-        with pytest.raises(PermissionDeniedError):
-            async with shop.receiving(consumer) as stream:
-                await stream.next()
+        said = set()
+        for producer in (theirs, 4711):
+            with pytest.raises(UnavailableError, match="is unknown or has expired") as refused:
+                await shop.send(ORDERS, producer, b"forged")
+            said.add(refused.value.message.replace(str(producer), "ID"))
+        assert len(said) == 1
+        said = set()
+        for number in (consumer, 4711):
+            with pytest.raises(UnavailableError, match="unknown") as refused:
+                async with shop.receiving(number) as stream:
+                    await stream.next()
+            said.add(refused.value.message)
+        assert len(said) == 1
         for settle in (ack, nack):
             with pytest.raises(PermissionDeniedError):
                 await settle(shop, secret)
@@ -154,6 +164,33 @@ async def test_numbers_are_no_way_to_topics_of_others(tmp_path: Path) -> None:
         found = broker.running.topic(SALARIES)
         assert found.end_offset == 1
         assert found.subscriptions["s"].cursor.floor == 0
+
+
+async def test_health_answers_are_for_those_who_may_use_the_producer_or_consumer(tmp_path: Path) -> None:
+    producers, consumers = pb.HealthCheckRequest.Producer, pb.HealthCheckRequest.Consumer
+    async with (
+        secured(tmp_path) as broker,
+        broker.calling("service:shop") as shop,
+        broker.calling("service:hr") as hr,
+    ):
+        theirs = (await hr.create(SALARIES)).producer_id
+        consumer = await subscribe(hr, SALARIES)
+        intake = broker.running.topic(SALARIES).intake
+        seen, marked = intake.seen, []
+
+        def watched(number: Any) -> str:
+            marked.append(number)
+            return seen(number)
+
+        intake.seen = watched  # type: ignore[method-assign]
+        for kind, number in ((producers, theirs), (producers, 4711), (consumers, consumer), (consumers, 4711)):
+            assert await health(shop, kind, number) == pb.HealthCheckResponse.CLOSE
+        with pytest.raises(UnavailableError):
+            await shop.send(ORDERS, theirs, b"forged")
+        assert not marked
+        assert await health(hr, producers, theirs) == pb.HealthCheckResponse.OK
+        assert await health(hr, consumers, consumer) == pb.HealthCheckResponse.OK
+        assert marked == [theirs]
 
 
 async def test_the_admin_port_is_judged_too_and_its_lists_are_filtered(tmp_path: Path) -> None:
@@ -206,7 +243,7 @@ async def test_messages_with_a_wrong_token_are_slowed_down(tmp_path: Path) -> No
             with pytest.raises(UnauthenticatedError):
                 await bad.send(ORDERS, producer)
         began = trio.current_time()
-        with pytest.raises(UnauthenticatedError):
+        with pytest.raises(UnavailableError, match="were not checked"):
             await bad.send(ORDERS, producer)
         assert trio.current_time() - began >= 1.0
         await shop.send(ORDERS, producer)

@@ -45,6 +45,7 @@ SIGNS: Final = {
     Verdict.ALLOWED: "yes",
     Verdict.FILTERED: "part",
     Verdict.HIDDEN: "hidden",
+    Verdict.UNKNOWN: "unknown",
     Verdict.DENIED: "no",
     Verdict.UNAUTHENTICATED: "who?",
 }
@@ -59,6 +60,7 @@ against every kind of caller. All requests are about the topic `/shop/orders` an
 | yes | executed |
 | part | executed; the answer has only the items that the caller may see |
 | hidden | NOT_FOUND, as if the object did not exist |
+| unknown | UNAVAILABLE, as if the consumer did not exist: its client subscribes again |
 | no | PERMISSION_DENIED |
 | who? | UNAUTHENTICATED |
 
@@ -79,9 +81,6 @@ against every kind of caller. All requests are about the topic `/shop/orders` an
 
 class Belongings:
     """A book in which every number belongs to the topic of the matrix."""
-
-    def topic_of_producer(self, producer_id: int) -> str:
-        return f"{TOPIC}-part-0"
 
     def subscription_of_consumer(self, consumer_id: int) -> tuple[str, str]:
         return TOPIC, SUBSCRIPTION

@@ -35,6 +35,7 @@ from danube.model.errors import (
     NotFoundError,
     PermissionDeniedError,
     UnauthenticatedError,
+    UnavailableError,
 )
 from danube.security import BUILT_IN_ROLES, Permission, Principal
 from danube.security.book import first_records
@@ -222,6 +223,8 @@ def sign_of(error: DanubeError) -> str:
             return "no"
         case NotFoundError() if "may not see it" in error.message:
             return "hidden"
+        case UnavailableError() if "these credentials may not use it" in error.message:
+            return "unknown"
         case FailedPreconditionError() if error.message == REACHED:
             return "yes"
         case CallRefusedError() if "no cluster secret" in error.message:

@@ -236,14 +236,24 @@ class TestVerdicts:
         bind(rights, "service:a", "consumer", "/shop/orders")
         assert judge(rule, service("a"), rights, opened, BOOK) is Verdict.ALLOWED
 
-    def test_a_producer_number_leads_to_no_other_topic(self) -> None:
+    def test_a_message_is_judged_by_the_topic_that_it_names(self) -> None:
         rights = Rights()
         bind(rights, "service:a", "producer", "/shop/returns")
         rule = RULES["/danube.ProducerService/SendMessage"]
-        message = danube_api_pb2.StreamMessage(msg_id=danube_api_pb2.MsgID(producer_id=7, topic_name="/shop/returns"))
-        assert judge(rule, service("a"), rights, message, BOOK) is Verdict.DENIED  # 7 belongs to /shop/orders
-        bind(rights, "service:a", "producer", "/shop/orders")
-        assert judge(rule, service("a"), rights, message, BOOK) is Verdict.ALLOWED
+        for topic, verdict in (("/shop/returns", Verdict.ALLOWED), ("/shop/orders", Verdict.DENIED)):
+            message = danube_api_pb2.StreamMessage(msg_id=danube_api_pb2.MsgID(producer_id=7, topic_name=topic))
+            assert judge(rule, service("a"), rights, message, BOOK) is verdict
+
+    def test_a_consumer_of_others_is_judged_as_one_that_does_not_exist(self) -> None:
+        rights = Rights()
+        rule, request = RULES["/danube.ConsumerService/ReceiveMessages"], danube_api_pb2.ReceiveRequest(consumer_id=7)
+        for known in (BOOK, Nothing()):
+            assert judge(rule, service("a"), rights, request, known) is Verdict.DENIED
+        bind(rights, "service:a", "consumer", "/hr/salaries")
+        for known in (BOOK, Nothing()):
+            assert judge(rule, service("a"), rights, request, known) is Verdict.UNKNOWN
+        bind(rights, "service:a", "consumer", "/shop/orders")
+        assert judge(rule, service("a"), rights, request, BOOK) is Verdict.ALLOWED
 
     def test_every_topic_of_a_request_counts(self) -> None:
         rights = Rights()
@@ -289,9 +299,6 @@ class TestVerdicts:
 class Nothing:
     """A book in which no number belongs to anything."""
 
-    def topic_of_producer(self, producer_id: int) -> None:
-        return None
-
     def subscription_of_consumer(self, consumer_id: int) -> None:
         return None
 
@@ -326,8 +333,8 @@ class TestResources:
             self.of(Named.BINDING, scope="queue", name="x")
 
     def test_numbers_that_belong_to_nothing_have_no_resources(self) -> None:
-        assert self.of(Named.PRODUCER, producer_id=1, topic="/shop/orders") == [ORDERS]  # the claimed one counts
-        assert self.of(Named.PRODUCER, producer_id=1, topic="") == []
+        assert self.of(Named.PRODUCER, topic="/shop/orders") == [ORDERS]
+        assert self.of(Named.PRODUCER, topic="") == []
         assert self.of(Named.CONSUMER, consumer_id=1) == []
         assert self.of(Named.SCHEMA_NUMBER, number=1) == []
         assert self.of(Named.STAGES, producer="other") == []

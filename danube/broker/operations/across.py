@@ -74,8 +74,8 @@ class _Part(msgspec.Struct, array_like=True):
     request: bytes
     topics: list[str]
     """To each of which the request is applied in its turn; for a list: the name after which it begins."""
-    rights: list[JudgedRight] | None = None
-    """What the caller may do, as the broker judged that sends this; None: anything."""
+    rights: list[JudgedRight] | msgspec.UnsetType | None = msgspec.UNSET
+    """What the caller may do, as the broker judged that sends this; None: anything; UNSET: that is not said."""
 
 
 class _Reply(msgspec.Struct, array_like=True):

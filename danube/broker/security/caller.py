@@ -22,9 +22,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
-from danube.model.errors import InternalError, PermissionDeniedError
+from msgspec import UnsetType
+
+from danube.model.errors import FailedPreconditionError, InternalError, PermissionDeniedError
 
 if TYPE_CHECKING:
     from danube.security.roles import Principal
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Caller",
     "JudgedRight",
+    "SentRights",
     "calling",
     "current_caller",
+    "may_consume",
+    "may_produce",
     "passed_on",
     "received",
     "require_creation",
@@ -43,6 +48,9 @@ __all__ = [
 T = TypeVar("T")
 JudgedRight = tuple[str, str]
 """What a call does, and the topic to which that applies; its caller may do that."""
+SentRights: TypeAlias = "list[JudgedRight] | UnsetType | None"
+"""What a call that another broker has sent says of its caller: what it may do; None: anything, because nothing was
+judged; UNSET: nothing at all, as brokers of earlier versions do."""
 _CREATION: Final = "creation"
 _DEAD_LETTERS: Final = "dead_letters"
 
@@ -61,6 +69,14 @@ class Caller(Protocol):
 
     def require_dead_letters(self, topic: str, /) -> None:
         """Raise PermissionDeniedError if the caller may not send dead letters to a topic by this call."""
+        ...
+
+    def may_produce(self, topic: str, /) -> bool:
+        """Whether the caller may produce to a topic."""
+        ...
+
+    def may_consume(self, topic: str, subscription: str, /) -> bool:
+        """Whether the caller may consume from a subscription."""
         ...
 
 
@@ -94,6 +110,18 @@ def require_dead_letters(topic: str) -> None:
         caller.require_dead_letters(topic)
 
 
+def may_produce(topic: str) -> bool:
+    """Whether the caller of the present task may produce to a topic; True for work of the broker itself."""
+    caller = _CALLER.get()
+    return caller is None or caller.may_produce(topic)
+
+
+def may_consume(topic: str, subscription: str) -> bool:
+    """Whether the caller of the present task may consume from a subscription; as :func:`may_produce`."""
+    caller = _CALLER.get()
+    return caller is None or caller.may_consume(topic, subscription)
+
+
 @contextmanager
 def calling(caller: Caller | None) -> Iterator[None]:
     """Carry out a call for a caller within this; None: for the broker itself."""
@@ -122,6 +150,12 @@ class _Distant:
 
     def require_dead_letters(self, topic: str) -> None:
         self._require(_DEAD_LETTERS, topic)
+
+    def may_produce(self, topic: str) -> bool:
+        raise InternalError(f"a call that another broker has sent does not tell who may produce to {topic}")
+
+    def may_consume(self, topic: str, subscription: str) -> bool:
+        raise InternalError(f"a call that another broker has sent does not tell who may consume {topic}#{subscription}")
 
     def _require(self, what: str, topic: str) -> None:
         if (what, topic) not in self._rights:
@@ -164,7 +198,16 @@ async def passed_on(send: Callable[[Sequence[JudgedRight] | None], Awaitable[T]]
 
 
 @contextmanager
-def received(rights: Sequence[JudgedRight] | None) -> Iterator[None]:
-    """Carry out a call of another broker within this, with the rights that it was sent with."""
+def received(rights: SentRights) -> Iterator[None]:
+    """Carry out a call of another broker within this, with the rights that it was sent with.
+
+    Raises:
+        FailedPreconditionError: it does not say what its caller may do.
+    """
+    if isinstance(rights, UnsetType):
+        raise FailedPreconditionError(
+            "the call was passed on by a broker of an earlier version, which does not say what its caller may do; call"
+            " the owner of the topic itself, or install the same version of Danube on all brokers"
+        )
     with calling(None if rights is None else _Distant(rights)):
         yield

@@ -55,7 +55,7 @@ from danube.security.resources import Book, resources_of
 from danube.security.rights import RULES, Access, Condition, Named, Port, Refusal, Rule, check_served
 from danube.security.roles import Principal, PrincipalType
 from danube.security.scopes import Resource, ScopeKind
-from danube.security.verdicts import Verdict, judge_condition
+from danube.security.verdicts import UnknownConsumerError, Verdict, judge_condition
 from danube.wire import Context, Message, Method, Server, ServerStream, Service, UnaryCall
 
 __all__ = ["Gate", "Links"]
@@ -64,6 +64,8 @@ _CERTIFICATES: Final = 1_000
 """Client certificates whose identity is remembered."""
 _CONNECTIONS: Final = 4_096
 """Peers of connections whose place is remembered."""
+UNKNOWN_PAUSE_S: Final = 0.25
+"""Delay before a consumer is called unknown: the official Python client tries again without a pause."""
 _WAITS: Final = frozenset({QueryMethod.STATE})
 """Unary calls that wait for news, and are watched as streams are."""
 _BY_NUMBER: Final = (Named.CLUSTER, Named.ANYTHING)
@@ -103,6 +105,14 @@ class _Caller:
                 f"{self.principal} may not call {self._rule.path} when it {condition.value}: that requires"
                 f" {' and '.join(needs)} on {resource}"
             )
+
+    def may_produce(self, topic: str) -> bool:
+        """Whether the caller may produce to a topic."""
+        return self._rights.allows(self.principal, Permission.PRODUCE, Resource.topic(topic))
+
+    def may_consume(self, topic: str, subscription: str) -> bool:
+        """Whether the caller may consume from a subscription."""
+        return self._rights.allows(self.principal, Permission.CONSUME, Resource.subscription(topic, subscription))
 
     def may_see(self, permission: Permission, resource: Resource) -> bool:
         """Whether a list contains a resource for the caller: of namespaces, those in which it may see something."""
@@ -242,7 +252,11 @@ class Gate:
                 if opening is not None:
                     first = await self._first(stream, rule.path)
                     request = _decoded(opening, first.data, stream, rule.path)
-                caller = self._judged(rule, identity, request)
+                try:
+                    caller = self._judged(rule, identity, request)
+                except UnknownConsumerError:
+                    await trio.sleep(UNKNOWN_PAUSE_S)
+                    raise
                 self._watch_also(number, self._needs(rule, request))
                 with calling(caller):
                     await handle(stream, context)

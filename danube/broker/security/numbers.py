@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from danube.model.ids import ProducerId
-
 __all__ = ["NumberedObjects", "TopicsOfStages"]
 
 TopicsOfStages = Callable[[str, Iterable[int], str], Iterable[str]]
 
 
 class _Face(Protocol):
-    def topic_of_producer(self, producer_id: ProducerId, /) -> str | None: ...
-
     def subscription_of_consumer(self, consumer_id: int, /) -> tuple[str, str] | None: ...
 
 
@@ -31,10 +27,6 @@ class NumberedObjects:
     def __init__(self, faces: Sequence[_Face]) -> None:
         self._faces = faces
         self.stages: TopicsOfStages = lambda _producer, _stage_ids, _write_id: ()
-
-    def topic_of_producer(self, producer_id: ProducerId) -> str | None:
-        """Return the topic of a producer."""
-        return next(filter(None, (face.topic_of_producer(producer_id) for face in self._faces)), None)
 
     def subscription_of_consumer(self, consumer_id: int) -> tuple[str, str] | None:
         """Return the topic and the subscription of a consumer."""

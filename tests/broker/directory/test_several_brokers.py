@@ -784,13 +784,12 @@ async def test_calls_of_other_brokers_wait_until_topics_are_recovered(
             await producer.send(b"one")
         await owner.kill()
         monkeypatch.setattr(danube.broker.broker, "recover", held)
-        part = msgspec.msgpack.encode(
-            [
-                api.Method.LIST_SUBSCRIPTIONS,
-                msgspec.msgpack.encode(api.ListSubscriptions("/default/t")),
-                ["/default/t"],
-            ]
-        )
+        fields = [
+            api.Method.LIST_SUBSCRIPTIONS,
+            msgspec.msgpack.encode(api.ListSubscriptions("/default/t")),
+            ["/default/t"],
+        ]
+        part = msgspec.msgpack.encode([*fields, None])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(owner.start)
             await reached.wait()
@@ -800,6 +799,8 @@ async def test_calls_of_other_brokers_wait_until_topics_are_recovered(
             assert len(owner.broker.directory) == 0, "a topic that is not recovered was served"
             let.set()
         await across.answer(None, part)  # type: ignore[arg-type]
+        with pytest.raises(FailedPreconditionError, match="earlier version, which does not say what its caller may do"):
+            await across.answer(None, msgspec.msgpack.encode(fields))  # type: ignore[arg-type]
         assert owner.broker.directory.find("/default/t").end_offset == 1
 
 
