@@ -1,7 +1,8 @@
-"""How the scripts connect. Of a job: url, and if any ca, cert and key (files of certificates) and token."""
+"""How the scripts connect. A job has url, and maybe ca, cert, key (files), token, or token_file (read each time)."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from danube import DanubeClientBuilder
@@ -14,4 +15,6 @@ def builder_of(job: dict[str, Any]) -> Any:
         builder = builder.with_mtls(job["ca"], job["cert"], job["key"])
     elif "ca" in job:
         builder = builder.with_tls(job["ca"])
+    if "token_file" in job:
+        return builder.with_token_supplier(Path(job["token_file"]).read_text)
     return builder.with_token(job["token"]) if "token" in job else builder
