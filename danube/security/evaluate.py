@@ -6,6 +6,7 @@ resource, so it takes as long with ten thousand bindings as with ten, and is cac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ _MOST_NAMED = 10
 class _Held:
     """Permissions of one subject, indexed by kind and name (or prefix) of the scope."""
 
-    __slots__ = ("bindings", "everywhere", "exact", "prefixes")
+    __slots__ = ("_counts", "_given", "bindings", "everywhere", "exact", "prefixes")
 
     def __init__(self) -> None:
         self.bindings: dict[str, Binding] = {}
@@ -38,17 +39,51 @@ class _Held:
         self.exact: dict[tuple[ScopeKind, str], int] = {}
         self.prefixes: dict[ScopeKind, dict[int, dict[str, int]]] = {}
         """Permissions by kind and by length of the prefix."""
+        self._given: dict[str, int] = {}
+        """Permissions by binding, as they were added."""
+        self._counts: dict[Scope, Counter[int]] = {}
+        """How many bindings give the same permissions, by scope: what one gives may be given by another one, too."""
 
-    def add(self, scope: Scope, given: Permission) -> None:
+    def add(self, binding: Binding, given: Permission) -> None:
+        """Add a binding whose id is not there."""
         permissions = int(given)
+        self.bindings[binding.id] = binding
+        self._given[binding.id] = permissions
+        counts = self._counts.setdefault(binding.scope, Counter())
+        counts[permissions] += 1
+        if counts[permissions] == 1:
+            self._index(binding.scope, counts)
+
+    def remove(self, binding_id: str) -> None:
+        """Remove a binding, whatever else there is within its scope."""
+        scope = self.bindings.pop(binding_id).scope
+        counts, permissions = self._counts[scope], self._given.pop(binding_id)
+        counts[permissions] -= 1
+        if not counts[permissions]:
+            del counts[permissions]
+            self._index(scope, counts)
+            if not counts:
+                del self._counts[scope]
+
+    def _index(self, scope: Scope, counts: Counter[int]) -> None:
+        """Enter what is given within a scope; an empty entry is removed."""
+        permissions = 0
+        for each in counts:
+            permissions |= each
         if scope.kind is ScopeKind.CLUSTER:
-            self.everywhere |= permissions
+            self.everywhere = permissions
         elif scope.is_prefix:
-            names = self.prefixes.setdefault(scope.kind, {}).setdefault(len(scope.name), {})
-            names[scope.name] = names.get(scope.name, 0) | permissions
+            lengths = self.prefixes.setdefault(scope.kind, {})
+            names = lengths.setdefault(len(scope.name), {})
+            names[scope.name] = permissions
+            if not counts:
+                del names[scope.name]
+                if not names:
+                    del lengths[len(scope.name)]
         else:
-            key = scope.kind, scope.name
-            self.exact[key] = self.exact.get(key, 0) | permissions
+            self.exact[scope.kind, scope.name] = permissions
+            if not counts:
+                del self.exact[scope.kind, scope.name]
 
     def on(self, names: Iterable[tuple[ScopeKind, str]]) -> int:
         found = self.everywhere
@@ -201,9 +236,10 @@ class Rights:
         """Set or remove a binding."""
         replaced = self._bindings.pop(binding_id, None)
         if replaced is not None:
-            left = dict(self._held[replaced.subject].bindings)
-            del left[binding_id]
-            self._gather(replaced.subject, left)
+            held = self._held[replaced.subject]
+            held.remove(binding_id)
+            if not held.bindings:
+                del self._held[replaced.subject]
         if binding is not None:
             self._bindings[binding_id] = binding
             self._add(binding)
@@ -228,7 +264,7 @@ class Rights:
         """Recompute the permissions of a subject from all of its bindings."""
         held = _Held()
         for binding in bindings.values():
-            self._enter(held, binding)
+            held.add(binding, self._permissions(binding))
         if held.bindings:
             self._held[subject] = held
         else:
@@ -244,11 +280,7 @@ class Rights:
         self._changed()
 
     def _add(self, binding: Binding) -> None:
-        self._enter(self._held.setdefault(binding.subject, _Held()), binding)
-
-    def _enter(self, held: _Held, binding: Binding) -> None:
-        held.bindings[binding.id] = binding
-        held.add(binding.scope, self._permissions(binding))
+        self._held.setdefault(binding.subject, _Held()).add(binding, self._permissions(binding))
 
     def _permissions(self, binding: Binding) -> Permission:
         found = _NOTHING

@@ -2,15 +2,17 @@
 
 A caller sees a binding, an API key or a key that signs tokens if it has ManageSecurity within its scope (within all
 scopes of its ceiling; on the cluster, if it has none). Roles are seen by everybody who manages anything.
+
+A list visits up to 100,000 records, so it is a generator, which yields after each :data:`ROWS_PER_TURN` of them and
+returns the page: other work runs in between. Records that change meanwhile are in the page as they are when visited.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from heapq import nsmallest
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from danube.model import security_api as api
 from danube.model.errors import InvalidArgumentError
@@ -35,11 +37,15 @@ from danube.security.records import (
 from danube.security.roles import Binding, Grant, Principal, PrincipalType, parse_subject
 from danube.security.scopes import CLUSTER, Resource, parse_scope, scope_of
 
-__all__ = ["Listing", "ceiling_of", "explain", "parse_resource", "principal_of"]
+__all__ = ["ROWS_PER_TURN", "Listing", "Steps", "ceiling_of", "explain", "parse_resource", "principal_of"]
 
 _ON_CLUSTER: Final = scope_of(CLUSTER)
 
+ROWS_PER_TURN: Final = 500
+"""Records that a list visits before other work may run: a few milliseconds."""
+
 R = TypeVar("R")
+Steps: TypeAlias = Generator[None, None, R]
 
 
 class Listing:
@@ -73,18 +79,21 @@ class Listing:
             )
         return sorted(found, key=lambda row: (not row.built_in, row.name if not row.built_in else ""))
 
-    def bindings(self, subject: str = "", scope: str = "", after: str = "") -> api.BindingList:
+    def bindings(self, subject: str = "", scope: str = "", after: str = "") -> Steps[api.BindingList]:
         """Return a page of the bindings of a subject, with a scope."""
         where = parse_scope(scope) if scope else None
         rights = self._book.rights
-        bindings = rights.bindings_of(subject) if subject else rights.bindings
-        names = sorted(
-            name for name, each in bindings.items() if name > after and (where is None or each.scope == where)
-        )
-        seen = (name for name in names if self._sees_binding(name, bindings[name]))
-        found = list(islice(seen, api.PAGE_ROWS + 1))
-        rows = [row for name in found[: api.PAGE_ROWS] if (row := self.binding(name)) is not None]
-        return api.BindingList(rows, len(found) > api.PAGE_ROWS)
+
+        def row_of(name: str) -> Binding | None:
+            binding = rights.bindings.get(name)
+            if binding is None or binding.subject != (subject or binding.subject):
+                return None
+            matches = where is None or binding.scope == where
+            return binding if matches and self._sees_binding(name, binding) else None
+
+        found, more = yield from _page(rights.bindings_of(subject) if subject else rights.bindings, row_of, after)
+        rows = [row for name, _ in found if (row := self.binding(name)) is not None]
+        return api.BindingList(rows, more)
 
     def binding(self, binding_id: str) -> api.BindingRow | None:
         """Return a binding; None if there is none, or the caller may not see it."""
@@ -93,35 +102,45 @@ class Listing:
             return None
         return _binding(binding_id, record)
 
-    def principals(self, after: str = "") -> api.PrincipalList:
+    def principals(self, after: str = "") -> Steps[api.PrincipalList]:
         """Return a page of the subjects with a binding, an API key or a suspension."""
-        bound = Counter(
-            each.subject for name, each in self._book.rights.bindings.items() if self._sees_binding(name, each)
-        )
-        keyed = Counter(each.subject for _, each in self._of(KEYS, ApiKeyRecord, self._sees_key))
+        rights = self._book.rights
+        bound: Counter[str] = Counter()
+        for names in _turns(rights.bindings):
+            found = ((name, each) for name in names if (each := rights.bindings.get(name)) is not None)
+            bound.update(each.subject for name, each in found if self._sees_binding(name, each))
+            yield
+        keyed: Counter[str] = Counter()
         noted: dict[str, PrincipalRecord] = {}
-        if self._manages_all:
-            noted = {subject_of_key(PRINCIPALS + name): each for name, each in self._of(PRINCIPALS, PrincipalRecord)}
-        suspended = self._book.rights.suspended
+        for keys in _turns(self._book.records):
+            for key in keys:
+                record = self._book.records.get(key)
+                if isinstance(record, ApiKeyRecord) and key.startswith(KEYS) and self._sees_key(record):
+                    keyed[record.subject] += 1
+                elif isinstance(record, PrincipalRecord) and key.startswith(PRINCIPALS) and self._manages_all:
+                    noted[subject_of_key(key)] = record
+            yield
+        suspended = rights.suspended
         subjects = {*bound, *keyed, *noted, *(suspended if self._manages_all else ())}
-        rows, more = _page(((each, noted.get(each)) for each in subjects), after)
+        rows, more = yield from _page(subjects, lambda subject: subject, after)
         return api.PrincipalList(
             [
                 api.PrincipalRow(
-                    subject, subject in suspended, record.description if record else "", bound[subject], keyed[subject]
+                    subject,
+                    subject in suspended,
+                    noted[subject].description if subject in noted else "",
+                    bound[subject],
+                    keyed[subject],
                 )
-                for subject, record in rows
+                for subject, _ in rows
             ],
             more,
         )
 
-    def keys(self, subject: str = "", after: str = "") -> api.KeyList:
+    def keys(self, subject: str = "", after: str = "") -> Steps[api.KeyList]:
         """Return a page of the API keys of a subject."""
-        rows, more = _page(
-            self._of(
-                KEYS, ApiKeyRecord, lambda each: (not subject or each.subject == subject) and self._sees_key(each)
-            ),
-            after,
+        rows, more = yield from self._page_of(
+            KEYS, ApiKeyRecord, after, lambda each: (not subject or each.subject == subject) and self._sees_key(each)
         )
         return api.KeyList([self.key_row(name, each) for name, each in rows], more)
 
@@ -141,26 +160,20 @@ class Listing:
             record.created_by,
         )
 
-    def issuers(self) -> api.IssuerList:
+    def issuers(self) -> Steps[api.IssuerList]:
         """Return the keys that sign tokens, those of the cluster and of teams."""
-        rows = self._of(ISSUERS, IssuerRecord, lambda record: self._sees_ceiling(record.ceiling))
-        found = [
-            api.IssuerRow(
-                kid,
-                each.name,
-                _shown(each.ceiling),
-                each.longest_life_s,
-                each.description,
-                each.created_us,
-                each.created_by,
-            )
-            for kid, each in rows
-        ]
+        found = []
+        for keys in _turns(self._book.records):
+            for key in keys:
+                record = self._book.records.get(key)
+                if key.startswith(ISSUERS) and isinstance(record, IssuerRecord) and self._sees_ceiling(record.ceiling):
+                    found.append(_issuer(key.removeprefix(ISSUERS), record))
+            yield
         return api.IssuerList(sorted(found, key=lambda row: (row.name, row.kid)))
 
-    def revoked(self, after: str = "") -> api.RevokedList:
+    def revoked(self, after: str = "") -> Steps[api.RevokedList]:
         """Return a page of the revoked tokens."""
-        rows, more = _page(self._of(REVOKED, RevocationRecord), after)
+        rows, more = yield from self._page_of(REVOKED, RevocationRecord, after)
         return api.RevokedList(
             [
                 api.RevokedRow(name, each.expires_us, each.reason, each.created_us, each.created_by)
@@ -169,18 +182,49 @@ class Listing:
             more,
         )
 
-    def _of(
-        self, prefix: str, kind: type[R], matches: Callable[[R], bool] = lambda record: True
-    ) -> Iterator[tuple[str, R]]:
-        for key, record in self._book.records.items():
-            if key.startswith(prefix) and isinstance(record, kind) and matches(record):
-                yield key[len(prefix) :], record
+    def _page_of(
+        self, prefix: str, kind: type[R], after: str, matches: Callable[[R], bool] = lambda record: True
+    ) -> Steps[tuple[list[tuple[str, R]], bool]]:
+        """Return a page of the records below a prefix, by the rests of their keys."""
+
+        def row_of(key: str) -> R | None:
+            record = self._book.records.get(key)
+            found = key.startswith(prefix) and isinstance(record, kind) and matches(record)
+            return record if found and isinstance(record, kind) else None
+
+        rows, more = yield from _page(self._book.records, row_of, prefix + after)
+        return [(key.removeprefix(prefix), row) for key, row in rows], more
 
 
-def _page(rows: Iterable[tuple[str, R]], after: str) -> tuple[list[tuple[str, R]], bool]:
-    """Return the first rows after an id, and whether there are more."""
-    found = nsmallest(api.PAGE_ROWS + 1, (each for each in rows if each[0] > after), key=lambda row: row[0])
+def _turns(names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield names in groups of :data:`ROWS_PER_TURN`; they may change meanwhile, so that some are gone."""
+    every = list(names)
+    for begin in range(0, len(every), ROWS_PER_TURN):
+        yield every[begin : begin + ROWS_PER_TURN]
+
+
+def _page(
+    names: Iterable[str], row_of: Callable[[str], R | None], after: str
+) -> Steps[tuple[list[tuple[str, R]], bool]]:
+    """Return the first rows after a name, in the order of the names, and whether there are more."""
+    found: list[tuple[str, R]] = []
+    for group in _turns(names):
+        rows = ((name, row) for name in group if name > after and (row := row_of(name)) is not None)
+        found = nsmallest(api.PAGE_ROWS + 1, [*found, *rows], key=lambda each: each[0])
+        yield
     return found[: api.PAGE_ROWS], len(found) > api.PAGE_ROWS
+
+
+def _issuer(kid: str, record: IssuerRecord) -> api.IssuerRow:
+    return api.IssuerRow(
+        kid,
+        record.name,
+        _shown(record.ceiling),
+        record.longest_life_s,
+        record.description,
+        record.created_us,
+        record.created_by,
+    )
 
 
 def _binding(binding_id: str, record: BindingRecord) -> api.BindingRow:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,12 +13,13 @@ from danube.security import listing
 from danube.security.book import SecurityBook
 from danube.security.evaluate import Rights
 from danube.security.limits import SecurityLimits
-from danube.security.listing import Listing
+from danube.security.listing import ROWS_PER_TURN, Listing, Steps
 from danube.security.permissions import Permission
-from danube.security.records import BINDINGS, BindingRecord, encode_record
+from danube.security.records import BINDINGS, KEYS, ApiKeyRecord, BindingRecord, encode_record
 from danube.security.roles import Binding, Grant, Principal, PrincipalType
 from danube.security.scopes import Scope, parse_scope
 
+T = TypeVar("T")
 SCOPES = [
     parse_scope(text)
     for text in (
@@ -43,6 +46,17 @@ def book_of(bindings: dict[str, tuple[str, str, str]]) -> SecurityBook:
     for name, (subject, role, scope) in bindings.items():
         book.apply(BINDINGS + name, encode_record(BindingRecord(subject=subject, roles=(role,), scope=scope)))
     return book
+
+
+def run(steps: Steps[T]) -> tuple[T, int]:
+    """Return what a list returns, and in how many turns."""
+    turns = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value, turns
+        turns += 1
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -83,7 +97,7 @@ def test_pages_have_what_the_caller_may_see_and_no_scope_is_parsed_again(monkeyp
     def pages(by: str, subject: str = "", scope: str = "") -> list[str]:
         found: list[str] = []
         while True:
-            page = Listing(book, user(by)).bindings(subject, scope, found[-1] if found else "")
+            page, _ = run(Listing(book, user(by)).bindings(subject, scope, found[-1] if found else ""))
             assert len(page.bindings) == rows if page.more else len(page.bindings) <= rows
             found += [row.id for row in page.bindings]
             if not page.more:
@@ -99,4 +113,49 @@ def test_pages_have_what_the_caller_may_see_and_no_scope_is_parsed_again(monkeyp
     assert pages("lead", "", "/shop/t7") == pages("lead", "service:api", "topic:/shop/t7") == ["b-7"]
     assert len(parsed) == 2
     assert Listing(book, user("lead")).binding("o-1") is None
-    assert [row.subject for row in Listing(book, user("lead")).principals().principals] == ["service:api", "user:lead"]
+    subjects, _ = run(Listing(book, user("lead")).principals())
+    assert [row.subject for row in subjects.principals] == ["service:api", "user:lead"]
+
+
+class Counted(dict[str, Any]):
+    """Records that count how many of them are looked at."""
+
+    looks = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(key, default)
+
+
+def test_lists_give_way_to_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 5 * ROWS_PER_TURN
+    bindings = {f"b-{number}": (f"service:s{number}", "producer", "topic:/shop/t") for number in range(many)}
+    book = book_of(bindings | {"root": ("user:root", "admin", "cluster")})
+    book.apply(f"{KEYS}{'k' * 12}", encode_record(ApiKeyRecord(subject="service:s1", hash=b"h" * 32)))
+    records, rights = Counted(book.records), Counted(book.rights.bindings)
+    monkeypatch.setattr(book, "records", records)
+    monkeypatch.setattr(book.rights, "_bindings", rights)
+
+    def looks_by_turn(steps: Steps[Any]) -> list[int]:
+        seen = [0, *(max(records.looks, rights.looks) for _ in steps)]
+        return [after - before for before, after in pairwise(seen)]
+
+    shown = Listing(book, user("root"))
+    for steps in (shown.principals, shown.keys, shown.issuers, shown.revoked, shown.bindings):
+        records.looks = rights.looks = 0
+        looks = looks_by_turn(steps())
+        assert max(looks) <= ROWS_PER_TURN
+        assert len(looks) > 5
+
+
+def test_records_may_change_while_they_are_listed() -> None:
+    many = 2 * ROWS_PER_TURN
+    book = book_of({f"b-{number:05}": (f"service:s{number:05}", "producer", "topic:/shop/t") for number in range(many)})
+    admin = BindingRecord(subject="user:root", roles=("admin",), scope="cluster")
+    book.apply(f"{BINDINGS}root", encode_record(admin))
+    listed, subjects = Listing(book, user("root")).bindings(), Listing(book, user("root")).principals()
+    next(listed)
+    next(subjects)
+    book.apply(f"{BINDINGS}b-{many - 1:05}", None)
+    book.apply(f"{BINDINGS}c", encode_record(admin))
+    assert len(run(listed)[0].bindings) == len(run(subjects)[0].principals) == many  # without one, and with root

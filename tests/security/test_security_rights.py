@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -401,3 +402,50 @@ def test_ten_thousand_bindings_cost_no_more_than_ten() -> None:
     warm = (time.thread_time() - began) / len(resources)
     assert cold < 500e-6
     assert warm < 50e-6
+
+
+def test_changing_many_bindings_of_one_subject_costs_the_same_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    rights, many = Rights(), 300
+    asked = 0
+    permissions = Rights._permissions
+
+    def counting(self: Rights, binding: Binding) -> Permission:
+        nonlocal asked
+        asked += 1
+        return permissions(self, binding)
+
+    monkeypatch.setattr(Rights, "_permissions", counting)
+    bindings = [
+        Binding(f"b{number}", "service:api", ("producer",), parse_scope(f"topic:/shop/t{number}"))
+        for number in range(many)
+    ]
+    for each in (*bindings, *bindings):
+        rights.set_binding(each.id, each)
+    for each in bindings:
+        rights.set_binding(each.id, None)
+    assert asked <= 2 * many
+    assert not rights.bindings_of("service:api")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_changed_bindings_are_as_good_as_loaded_ones(seed: int) -> None:
+    rest, rights = random.Random(seed), Rights()
+    kept: dict[str, Binding] = {}
+    scopes = ("cluster", "namespace:shop", "topic:/shop/or*", "topic:/shop/orders", "topic:/sh*")
+    for _ in range(60):
+        name = f"b{rest.randrange(8)}"
+        if rest.random() < 0.4:
+            rights.set_binding(name, None)
+            kept.pop(name, None)
+        else:
+            role = rest.choice(["producer", "consumer", "viewer", "namespace-admin", "missing"])
+            kept[name] = Binding(name, f"service:{rest.choice('ab')}", (role,), parse_scope(rest.choice(scopes)))
+            rights.set_binding(name, kept[name])
+        fresh = Rights()
+        fresh.load((), kept.values())
+        for subject in "ab":
+            who = service(subject)
+            assert dict(rights.bindings_of(str(who))) == dict(fresh.bindings_of(str(who)))
+            for resource in (ORDERS, Resource.topic("/shed/x"), Resource.namespace("shop")):
+                for permission in Permission:
+                    assert rights.allows(who, permission, resource) == fresh.allows(who, permission, resource)

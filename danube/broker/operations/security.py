@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -33,7 +33,7 @@ from danube.security.claims import Identity, parse_may
 from danube.security.flaws import NO_PROOF
 from danube.security.keys import EDDSA, SigningKey
 from danube.security.limits import SecurityLimits
-from danube.security.listing import Listing, ceiling_of, explain
+from danube.security.listing import Listing, Steps, ceiling_of, explain
 from danube.security.permissions import Permission
 from danube.security.proofs import exchange, mint
 from danube.security.records import PREFIX, encode_record
@@ -64,6 +64,7 @@ _SWEPT: Final = 50
 """Most expired records that one change removes."""
 _TOKEN_ID_BYTES: Final = 16
 
+T = TypeVar("T")
 Decide = Callable[[SecurityBook], list[Change]]
 
 
@@ -101,6 +102,17 @@ class LoadedRecords:
         # An id that no binding can have; it is no record, so that lists do not show it.
         book.rights.set_binding("(anonymous)", Binding("(anonymous)", str(ANONYMOUS), ("admin",), scope_of(CLUSTER)))
         return book
+
+
+async def _in_turns(steps: Steps[T]) -> T:
+    """Return what a generator returns; other tasks run whenever it yields."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            found: T = ended.value
+            return found
+        await trio.lowlevel.checkpoint()
 
 
 async def write_changes(store: MetadataStore, records: Records, decide: Decide) -> tuple[SecurityBook, int]:
@@ -204,7 +216,7 @@ class SecurityOperations:
 
     async def list_bindings(self, by: Principal, request: security_api.ListBindings) -> security_api.BindingList:
         """Return a page of bindings."""
-        return (await self._listing(by)).bindings(request.subject, request.scope, request.after)
+        return await _in_turns((await self._listing(by)).bindings(request.subject, request.scope, request.after))
 
     async def show_binding(self, by: Principal, binding_id: str) -> security_api.BindingRow:
         """Return a binding.
@@ -289,13 +301,13 @@ class SecurityOperations:
                 raise PermissionDeniedError(f"{by} lacks ManageSecurity within {place}")
             what = f"no binding grants {', '.join(sorted(roles)) or 'a role'} to {request.subject} within {place}"
             raise NotFoundError(f"{what}; `danube security bindings` shows those that exist")
-        return Listing(book, by).bindings(request.subject, request.scope)
+        return await _in_turns(Listing(book, by).bindings(request.subject, request.scope))
 
     # --- Principals
 
     async def list_principals(self, by: Principal, request: security_api.ListPrincipals) -> security_api.PrincipalList:
         """Return a page of the principals with a binding, an API key or a suspension."""
-        return (await self._listing(by)).principals(request.after)
+        return await _in_turns((await self._listing(by)).principals(request.after))
 
     async def suspend_principal(self, by: Principal, request: security_api.SuspendPrincipal) -> api.Done:
         """Suspend a principal; raises what :meth:`~danube.security.book.SecurityBook.suspend` does."""
@@ -312,7 +324,7 @@ class SecurityOperations:
 
     async def list_keys(self, by: Principal, request: security_api.ListKeys) -> security_api.KeyList:
         """Return a page of API keys, without secrets."""
-        return (await self._listing(by)).keys(request.subject, request.after)
+        return await _in_turns((await self._listing(by)).keys(request.subject, request.after))
 
     async def add_key(self, by: Principal, request: security_api.AddKey) -> api.Done:
         """Add an API key; raises what :meth:`~danube.security.book.SecurityBook.add_api_key` does."""
@@ -342,7 +354,7 @@ class SecurityOperations:
 
     async def list_issuers(self, by: Principal, _request: object = None) -> security_api.IssuerList:
         """Return the keys that sign tokens."""
-        return (await self._listing(by)).issuers()
+        return await _in_turns((await self._listing(by)).issuers())
 
     async def add_issuer(self, by: Principal, request: security_api.AddIssuer) -> api.Done:
         """Accept a team's key; raises what :meth:`~danube.security.book.SecurityBook.add_issuer` does."""
@@ -442,7 +454,7 @@ class SecurityOperations:
 
     async def list_revoked(self, by: Principal, request: security_api.ListRevoked) -> security_api.RevokedList:
         """Return a page of the revoked tokens."""
-        return (await self._listing(by)).revoked(request.after)
+        return await _in_turns((await self._listing(by)).revoked(request.after))
 
     # --- Explanations
 
