@@ -48,7 +48,7 @@ def init(
     if broker is not None:
         bundle = add_broker(Path(directory), cluster, broker, host)
         print(f"wrote {bundle.directory}: copy it to the machine of {broker}, and start the broker there:")
-        print(f"  danube serve --config danube.toml --listen 0.0.0.0:6650 --join {bundle.joins}")
+        print(f"  danube serve --config danube.toml --listen 0.0.0.0:6650 --join {shlex.quote(bundle.joins)}")
         return
     made = begin(Path(directory), Path(data_dir), Path(config), cluster, host, parse_duration(expires))
     with changing_contexts() as stored:

@@ -211,6 +211,18 @@ def test_the_lines_that_init_prints_start_brokers(tmp_path, monkeypatch):
             assert len(json.loads(place.run("cluster", "brokers", "-o", "json").stdout)) == 2
 
 
+def test_the_lines_are_quoted_for_a_shell(place, tmp_path):
+    other = tmp_path / "two words; $HOME"
+    other.mkdir()
+    config = other / "b1.toml"
+    places = ("--directory", str(other / "s"), "--data-dir", str(other / "d"), "--config", str(config))
+    made = place.run("security", "init", "--host", "::1", *places).stdout
+    words = shlex.split(made.splitlines()[-1].removeprefix("next:"))
+    assert words == ["danube", "serve", "--config", str(config), "--listen", "0.0.0.0:6650"]
+    made = place.run("security", "init", "--host", "h2", "--broker", "b2", *places).stdout
+    assert made.rstrip().endswith("--join '[::1]:6650'")  # brackets are a pattern
+
+
 class TestCredentials:
     @pytest.fixture(autouse=True)
     def nothing_of_the_surroundings(self, tmp_path, monkeypatch):
