@@ -48,6 +48,8 @@ class SimulatedTable(MemoryTable):
         self._incoming = bytearray()
         self.fail: BaseException | None = None
         """Raised by the next transaction."""
+        self.always_fails: BaseException | None = None
+        """Raised by each transaction."""
         self.transactions = 0
         self.installs = 0
 
@@ -61,6 +63,8 @@ class SimulatedTable(MemoryTable):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """See :meth:`StateTable.transaction`."""
+        if self.always_fails is not None:
+            raise self.always_fails
         if self.fail is not None:
             error, self.fail = self.fail, None
             raise error

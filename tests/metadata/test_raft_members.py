@@ -24,6 +24,7 @@ from danube.model.errors import (
     LimitExceededError,
     MetadataConflictError,
     NotFoundError,
+    OutOfDescriptorsError,
     UnavailableError,
     WatchCompactedError,
 )
@@ -226,6 +227,31 @@ async def test_a_full_disk_of_the_table_delays_what_is_committed():
         before = trio.current_time()
         await group[1].running.put("/a", b"1")
         assert trio.current_time() >= before + 1.0
+
+
+async def test_a_member_that_gets_no_descriptor_for_its_first_entry_ends_in_time():
+    group = Group(8, 1, options=OPTIONS._replace(start_descriptor_wait_s=3.0))
+    async with group.run():
+        await group[1].running.put("/a", b"1")
+        await group[1].stop()
+        no_descriptor = OutOfDescriptorsError("no file descriptor is left")
+        group[1].table.always_fails = no_descriptor
+        before = trio.current_time()
+        await group[1].start()
+        with pytest.raises(OutOfDescriptorsError, match="no file descriptor is left"):
+            await group[1].running.put("/b", b"2")
+        assert 3.0 <= trio.current_time() - before < 10.0
+        await group[1].stop()
+        group[1].table.always_fails = None
+        await group[1].start()
+        await group[1].running.put("/b", b"2")
+        # One that runs waits for as long as it takes.
+        group[1].table.always_fails = no_descriptor
+        with trio.move_on_after(30.0) as waiting:
+            await group[1].running.put("/c", b"3")
+        assert waiting.cancelled_caught
+        group[1].table.always_fails = None
+        assert (await group[1].running.get("/c")) is not None
 
 
 async def test_a_leader_whose_table_has_no_space_has_another_one_lead():

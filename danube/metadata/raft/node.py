@@ -65,6 +65,7 @@ from danube.model.errors import (
     DataLossError,
     InternalError,
     LimitExceededError,
+    OutOfDescriptorsError,
 )
 from danube.model.limits import Limits
 from danube.raft import Base, Conf, Entry, NodeId, Raft
@@ -148,6 +149,7 @@ class Node:
         self._state: ReplicatedState
         self._start: Start
         self._is_open = False
+        self._has_applied = False
         self._failure: DanubeError | None = None
         self._ended = trio.Event()
         self._nursery: trio.Nursery
@@ -541,10 +543,14 @@ class Node:
 
     async def _apply(self, entries: Sequence[Entry]) -> None:
         is_brief = self._are_brief(entries)
+        begun = self._clock()
         while True:
             try:
                 applied, effects = await self._on_table(lambda: self._state.apply(entries), is_brief=is_brief)
             except LimitExceededError as error:
+                is_start = not self._has_applied and isinstance(error, OutOfDescriptorsError)
+                if is_start and self._clock() - begun >= self._options.start_descriptor_wait_s:
+                    raise  # nothing is served yet: the start ends as if opening the table had failed so
                 # It is committed, so it must be applied: wait for space. A leader that waits answers no keep-alive.
                 _log.error("the metadata cannot be written; trying again in %g s: %s", _FULL_RETRY_S, error)
                 if self.raft.is_leader:
@@ -552,6 +558,7 @@ class Node:
                 await trio.sleep(_FULL_RETRY_S)
             else:
                 break
+        self._has_applied = True
         self._was_applied(applied, effects)
         self._wake()
 

@@ -52,6 +52,8 @@ class NodeOptions(NamedTuple):
     """Entries that are together not larger are applied in the event loop: a thread would take longer."""
     brief_reads: int = 64
     """The same for reads of single keys."""
+    start_descriptor_wait_s: float = 5.0
+    """A member that has applied nothing yet waits for a file descriptor for so long before it ends."""
     compare_s: float = 600.0
     """Members compare their tables so often."""
     settings: Settings = Settings()
