@@ -56,6 +56,10 @@ class Files:
         )
         return str(cert), str(key)
 
+    def remove(self, name: str) -> None:
+        """Remove the certificate that :meth:`pair` has made."""
+        (self.directory / f"{name}.pem").unlink()
+
     def server(self, **settings: Any) -> TlsConfig:
         cert, key = self.pair("server")
         return TlsConfig(**({"cert": cert, "key": key} | settings))

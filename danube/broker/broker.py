@@ -458,7 +458,14 @@ class Broker:
         if self._gate is not None:
             records = self._gate.replica
         return SecurityOperations(
-            store, records, config.cluster, runtime.clock_us, runtime.seams.random_bytes, limits, self._signing
+            store,
+            records,
+            config.cluster,
+            runtime.clock_us,
+            runtime.seams.random_bytes,
+            limits,
+            self._signing,
+            self._ports.tls,
         )
 
     # --- Information ---

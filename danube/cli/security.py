@@ -11,7 +11,7 @@ import typer
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import Context, ContextOption, UrlOption, changing_contexts
 from danube.cli._durations import parse_duration
-from danube.cli._moments import split_words
+from danube.cli._moments import moment, split_words
 from danube.cli._output import Output, OutputOption, print_json, show_rows
 
 __all__ = ["security_app"]
@@ -85,6 +85,17 @@ def explain(
         print_json(to_plain(found))
     else:
         print(f"{'allowed' if found.allowed else 'denied'}: {found.reason}")
+
+
+@security_app.command("reload")
+def reload(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Have a broker read its certificates again now, and say what new connections use; it looks each 5 s itself."""
+    found = run_with_client(lambda client: client.security.reload_certificates(), url, context)
+    if output is Output.JSON:
+        print_json(to_plain(found))
+    else:
+        names = ", ".join(name.partition(":")[2] for name in found.names)
+        print(f"new connections use the certificate of {names}, until {moment(found.expires_us)}")
 
 
 @security_app.command("bindings")

@@ -302,6 +302,20 @@ class Security:
         request = security_api.ExplainAccess(subject, permission, resource, list(groups))
         return await self._read(SecurityMethod.EXPLAIN, request, security_api.ExplainedAccess)
 
+    # --- Certificates
+
+    async def reload_certificates(self) -> security_api.CertificateInUse:
+        """Have the broker that gets the call read its certificates again, and return what new connections use.
+
+        Brokers look for new files each five seconds by themselves; this call says at once whether they can be used. In
+        a cluster connect to each broker in turn.
+
+        Raises:
+            FailedPreconditionError: the files cannot be used, so the certificate in use stays; or there is no TLS.
+        """
+        request = security_api.ReloadCertificates()
+        return await self._read(SecurityMethod.RELOAD_CERTIFICATES, request, security_api.CertificateInUse)
+
     async def _change(self, path: str, request: Any, kind: type[T]) -> T:
         """Make a call to any broker; it is not repeated, because it may have been executed."""
         options = self._pool.options

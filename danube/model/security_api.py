@@ -19,6 +19,7 @@ __all__ = [
     "AddKey",
     "BindingList",
     "BindingRow",
+    "CertificateInUse",
     "CeilingGrant",
     "DropBinding",
     "DropIssuer",
@@ -43,6 +44,7 @@ __all__ = [
     "PrincipalRow",
     "PutBinding",
     "PutRole",
+    "ReloadCertificates",
     "ResumePrincipal",
     "RevokeToken",
     "RevokedList",
@@ -79,6 +81,7 @@ class SecurityMethod:
     REVOKE_TOKEN: Final = "/danube.native.v1.Security/RevokeToken"
     LIST_REVOKED: Final = "/danube.native.v1.Security/ListRevoked"
     EXPLAIN: Final = "/danube.native.v1.Security/Explain"
+    RELOAD_CERTIFICATES: Final = "/danube.native.v1.Security/ReloadCertificates"
 
 
 # --- Roles
@@ -407,3 +410,19 @@ class ExplainedAccess(msgspec.Struct, array_like=True):
     allowed: bool
     reason: str
     """A sentence, without credentials."""
+
+
+# --- Certificates
+
+
+class ReloadCertificates(msgspec.Struct, array_like=True, gc=False):
+    """Has the broker that gets the call read its certificates again. Answered with a CertificateInUse."""
+
+
+class CertificateInUse(msgspec.Struct, array_like=True):
+    """The certificate that a broker shows to new connections."""
+
+    names: list[str]
+    """Its subject alternative names, as ``DNS:broker.example.org``."""
+    expires_us: int
+    """When it ends, in microseconds since the epoch."""

@@ -79,7 +79,6 @@ class ServerTls:
         self._signature = _signature(self._files)
         self._loaded = _load(config)
         self._failure = ""
-        """Why the files could not be used when they were last read; empty: they could."""
         self._warn(clock_s())
 
     @property
@@ -100,6 +99,11 @@ class ServerTls:
     def expires_at_s(self) -> float:
         """When the certificate ends, in seconds since the epoch."""
         return self._loaded.expires_at_s
+
+    @property
+    def failure(self) -> str:
+        """Why the files could not be used when they were last read; empty: they could."""
+        return self._failure
 
     def peer_certificate(self, tls: ssl.SSLObject) -> PeerCertificate | None:
         """Return the verified certificate of a client; as :func:`peer_certificate`."""

@@ -10,6 +10,7 @@ from broker_harness import running_broker
 from certificates import make_files
 
 import danube
+from danube.model.errors import FailedPreconditionError
 from danube.wire import connect_channel
 from danube.wire.tls import client_context
 
@@ -54,3 +55,32 @@ async def test_certificates_are_replaced_under_publish_load(tmp_path: Path, relo
             done.set()
         assert len(shown) == reloads
         assert running.topic(TOPIC).end_offset == sent
+
+
+async def test_a_call_says_whether_new_files_can_be_used(tmp_path: Path) -> None:
+    files = make_files(tmp_path)
+    cert, key = files.pair("server", days=30)
+    async with running_broker(tmp_path / "data", tls={"cert": cert, "key": key}) as running:
+        async with danube.connect(f"danube+tls://127.0.0.1:{running.port}", ca=files.ca) as client:
+            first = await client.security.reload_certificates()
+            assert first.names == ["IP Address:127.0.0.1", "DNS:localhost"]
+            files.pair("server", "127.0.0.1", "broker.example.org", days=60)
+            second = await client.security.reload_certificates()
+            assert second.names == ["IP Address:127.0.0.1", "DNS:broker.example.org"]
+            assert second.expires_us > first.expires_us
+            files.pair("server", days=-0.5)  # expired
+            with pytest.raises(FailedPreconditionError, match=r"the certificate in use stays: .*expired"):
+                await client.security.reload_certificates()
+            files.remove("server")
+            with pytest.raises(FailedPreconditionError, match=r"the certificate in use stays: .*server\.pem"):
+                await client.security.reload_certificates()
+        context = client_context(files.ca)
+        async with connect_channel("127.0.0.1", running.port, tls=context) as channel:
+            assert channel.peer_certificate is not None
+            assert ("DNS", "broker.example.org") in channel.peer_certificate.names
+
+
+async def test_a_broker_without_tls_has_no_certificate_to_reload(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, danube.connect(running.url) as client:
+        with pytest.raises(FailedPreconditionError, match=r"the section \[tls\] of its options is missing"):
+            await client.security.reload_certificates()

@@ -142,6 +142,8 @@ def test_from_init_to_a_revoked_token(place, tmp_path):
             return {"DANUBE_URL": url, "DANUBE_CA": str(place.security / "ca.pem"), "DANUBE_TOKEN": token}
 
         place.run("namespaces", "create", "shop")
+        reloaded = place.run("security", "reload").stdout
+        assert reloaded.startswith(f"new connections use the certificate of {HOST}, ")
         place.run("topics", "create", "/shop/orders")
         place.run("grant", "producer", "to", "service:orders-api", "on", "/shop/orders*")
         made = place.run("tokens", "create", "service:orders-api", "--expires", "1d")

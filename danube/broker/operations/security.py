@@ -39,6 +39,7 @@ from danube.security.proofs import exchange, mint
 from danube.security.records import PREFIX, encode_record
 from danube.security.roles import Binding, Principal, PrincipalType
 from danube.security.scopes import CLUSTER, parse_scope, scope_of
+from danube.wire.tls import ServerTls
 
 __all__ = [
     "ANONYMOUS",
@@ -162,6 +163,7 @@ class SecurityOperations:
         random_bytes: returns so many unpredictable bytes.
         limits: of access control.
         signing: the broker's own key for tokens, which is registered as one of the cluster's; None: it makes none.
+        tls: the certificate of the broker; None: it has none.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class SecurityOperations:
         random_bytes: Callable[[int], bytes],
         limits: SecurityLimits,
         signing: SigningKey | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self._store = store
         self._records = records
@@ -181,6 +184,7 @@ class SecurityOperations:
         self._random_bytes = random_bytes
         self._limits = limits
         self._signing = signing
+        self._tls = tls
 
     async def _change(self, decide: Decide) -> SecurityBook:
         return (await write_changes(self._store, self._records, decide))[0]
@@ -469,6 +473,23 @@ class SecurityOperations:
         resource, _, explained = explain(book, request)
         book.rights.require(by, Permission.MANAGE_SECURITY, resource)
         return explained
+
+    # --- Certificates
+
+    async def reload_certificates(self, _by: Principal, _request: object = None) -> security_api.CertificateInUse:
+        """Read the broker's certificates again, and return what new connections use.
+
+        Raises:
+            FailedPreconditionError: the files cannot be used, so the certificate in use stays; or there is no TLS.
+        """
+        tls = self._tls
+        if tls is None:
+            raise FailedPreconditionError("this broker has no certificate: the section [tls] of its options is missing")
+        await tls.reload_in_thread(force=True)
+        if tls.failure:
+            raise FailedPreconditionError(f"the certificate in use stays: {tls.failure}")
+        names = [f"{kind}:{name}" for kind, name in tls.names]
+        return security_api.CertificateInUse(names, round(tls.expires_at_s * 1e6))
 
     def _random_id(self) -> str:
         return self._random_bytes(_TOKEN_ID_BYTES).hex()

@@ -824,6 +824,17 @@ class Security(Handle[_security.Security]):
         """
         return self._loop.run(self._inner.explain, subject, permission, resource, groups=groups)
 
+    def reload_certificates(self) -> security_api.CertificateInUse:
+        """Have the broker that gets the call read its certificates again, and return what new connections use.
+
+        Brokers look for new files each five seconds by themselves; this call says at once whether they can be used. In
+        a cluster connect to each broker in turn.
+
+        Raises:
+            FailedPreconditionError: the files cannot be used, so the certificate in use stays; or there is no TLS.
+        """
+        return self._loop.run(self._inner.reload_certificates)
+
 
 class Storages(Handle[_storages.Storages]):
     """Reports on the storages of a broker, checks and repairs them, and restores topics; it is :attr:`Client.storages`.
