@@ -215,6 +215,7 @@ class Broker:
                     dict(ChainMap(*(dict(face.codecs) for face in faces), dict(DEFAULT_CODECS))),
                     "it opens its metadata",
                     guarded=self._gate.guarded if self._gate is not None else None,
+                    blocks=self._gate.is_blocked if self._gate is not None else None,
                 )
             )
             joining = Joining(config, seams, self.identity, links, ports, certified)

@@ -56,6 +56,7 @@ __all__ = [
     "OwnerAwayError",
     "OwnerFencedError",
     "PeerRefusedError",
+    "PeerBlockedError",
     "PermissionDeniedError",
     "ProducerFencedError",
     "ProtocolError",
@@ -408,6 +409,12 @@ class CallRefusedError(UnavailableError):
     """The call was refused without being executed: repeating it cannot execute it twice."""
 
     code = "call-refused"
+
+
+class PeerBlockedError(CallRefusedError):
+    """The address of the caller has sent too many wrong credentials: the server closes its connection."""
+
+    code = "peer-blocked"
 
 
 _MAX_EPOCH_DIGITS = 20

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from danube.model.errors import DanubeError, UnavailableError
+from danube.model.errors import DanubeError, PeerBlockedError, UnavailableError
 from danube.security.book import SecurityBook
 from danube.security.claims import Identity, Trusted
 from danube.security.endings import End, Freshness, Need, OpenStreams
@@ -110,12 +110,21 @@ class Guard:
         Raises:
             BadProofError: there is no valid proof.
             UncheckedProofError: it was not looked at: the shell waits for ``refused_proof_pause_s`` before it answers.
+            PeerBlockedError: the address has caused too many such refusals: the shell closes the connection.
             UnavailableError: the metadata are not reachable, so that nothing new can be proven.
         """
-        if authorization is None or not is_private:
-            found = self._proofs.identify(authorization, certificate, wall_s, is_private=is_private)
-        else:
-            found = self._of_credential(authorization, peer, now, wall_s)
+        try:
+            if authorization is None or not is_private:
+                found = self._proofs.identify(authorization, certificate, wall_s, is_private=is_private)
+            else:
+                found = self._of_credential(authorization, peer, now, wall_s)
+        except (BadProofError, UncheckedProofError) as error:
+            if self._failed.refused(peer, now):
+                raise PeerBlockedError(
+                    "too many calls with wrong credentials, or with none, came from this address; the connection is"
+                    " closed, and new ones from there may be refused for some seconds"
+                ) from error
+            raise
         if self.freshness.is_stale(now) and found.principal.type is not PrincipalType.BROKER:
             raise _cut_off(
                 f"security_stale_s = {self.limits.security_stale_s:g} s, so that known rights count no longer"
@@ -144,6 +153,10 @@ class Guard:
         self._failed.succeeded(peer)
         self._verified.put(credential, found, now)
         return found
+
+    def is_blocked(self, peer: str, now: float) -> bool:
+        """Whether an address gets no connections now, because of wrong credentials that came from there."""
+        return self._failed.is_blocked(peer, now)
 
     def judge(self, path: str, identity: Identity | None, request: Any, book: Book) -> Verdict:
         """Judge a call by the table of rights; see :func:`~danube.security.verdicts.judge`."""

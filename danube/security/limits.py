@@ -68,6 +68,12 @@ class SecurityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     refused_proof_pause_s: float = 1.0
     """Pause before a proof that is not looked at is refused."""
 
+    refused_proofs_burst: int = 1_000
+    """Calls of one address that may be refused for their credentials, looked at or not, at once. Beyond it each such
+    call ends its connection, and an address from which no proof has succeeded gets no new ones."""
+    refused_proofs_per_s: float = 50.0
+    """Rate at which an address may cause further ones."""
+
     # Streams
     first_message_s: float = 30.0
     """How long a stream may wait for its first message, which is judged; then it ends."""

@@ -9,6 +9,11 @@ principal, or the id of its key, could keep it out.
 Credentials that were verified before are not limited (:mod:`danube.security.verified`): a client with wrong ones does
 not keep out the good ones at its address.
 
+What is cheap for an attacker is not free for the broker: each refused call costs as much as any other call. So an
+address may cause ``refused_proofs_burst`` of them and then ``refused_proofs_per_s``. Beyond that, the connection that
+has sent the credentials ends, and new ones of that address are closed when they are accepted, unless a proof from there
+has succeeded before: then clients with good credentials are there, too.
+
 A proof that may not be looked at is refused after ``refused_proof_pause_s``, with UNAVAILABLE: it may be good, and
 UNAUTHENTICATED is final for clients.
 """
@@ -33,6 +38,7 @@ class FailedProofs:
         self._address = Pace(limits.failed_proofs_per_s, limits.failed_proofs_burst)
         self._principal = Pace(limits.failed_proofs_principal_per_s, limits.failed_proofs_principal_burst)
         self._all = Pace(limits.failed_proofs_all_per_s, limits.failed_proofs_all_per_s)
+        self._refused = Pace(limits.refused_proofs_per_s, limits.refused_proofs_burst)
         self._all_paid_at = 0.0
         self._failing: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._known: OrderedDict[str, None] = OrderedDict()
@@ -63,6 +69,19 @@ class FailedProofs:
         self._count(("address", network), self._address, now)
         if principal:
             self._count(("principal", principal), self._principal, now)
+
+    def refused(self, peer: str, now: float) -> bool:
+        """A call was refused for its credentials; return whether its address has caused too many such refusals."""
+        key = ("refused", network_of(peer))
+        is_too_much = self._refused.allowed_at(self._failing.get(key, 0.0)) > now
+        self._count(key, self._refused, now)
+        return is_too_much
+
+    def is_blocked(self, peer: str, now: float) -> bool:
+        """Whether an address gets no connections now."""
+        network = network_of(peer)
+        paid_at = self._failing.get(("refused", network))
+        return paid_at is not None and self._refused.allowed_at(paid_at) > now and network not in self._known
 
     def succeeded(self, peer: str) -> None:
         """Credentials were verified and accepted."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
+from h2.errors import ErrorCodes
 
 from danube.model.errors import (
     BrokerDrainingError,
@@ -25,6 +26,7 @@ from danube.model.errors import (
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
+    PeerBlockedError,
     Status,
     UnimplementedError,
     to_wire,
@@ -379,6 +381,13 @@ class ServerConnection:
         self._patience.write_began = trio.current_time()
         self.wake_writer()
 
+    def end(self, reason: str) -> None:
+        """End the connection with GOAWAY, because of what the peer does."""
+        if self.protocol.terminated is None:
+            log.info("connection %d of %s ends: %s", self.connection_id, self.peer, reason)
+            self.protocol.terminate(reason, ErrorCodes.ENHANCE_YOUR_CALM)
+            self.close_when_written()
+
     def check(self, now: float) -> None:
         """Enforce every timeout of the connection; the server calls this about once a second."""
         if self._counted or self._waiters:
@@ -565,6 +574,8 @@ class ServerConnection:
                 status, code, message, details = to_wire(error)
                 protocol.send_trailers(stream_id, status, message, code, details=details)
         protocol.finish(stream_id)
+        if isinstance(error, PeerBlockedError):
+            self.end(error.message)
         if protocol.wants_write:
             self.wake_writer()
         self.pass_room_on()

@@ -19,6 +19,7 @@ from danube.model.errors import (
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
+    PeerBlockedError,
     to_wire,
 )
 from danube.wire._context import Context
@@ -46,6 +47,10 @@ class Answering(Protocol):
 
     def broken(self, what: str, /) -> None:
         """Log the current exception, and end the connection."""
+        ...
+
+    def end(self, reason: str, /) -> None:
+        """End the connection, because of what the peer does."""
         ...
 
     def call_answered(self, stream_id: int, /) -> None:
@@ -160,6 +165,8 @@ class UnaryCall:
             )
         except Exception:  # noqa: BLE001 - it is logged there; other calls are answered nevertheless
             connection.broken(f"the end of {request.path} could not be sent")
+        if isinstance(error, PeerBlockedError):
+            connection.end(error.message)
         connection.wake_writer()
 
     def _finish(self) -> None:

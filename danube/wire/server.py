@@ -7,7 +7,7 @@ for all of them. A handler's exception only ends its own call, with a status.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -75,6 +75,10 @@ class Server:
         self._next_connection_id = 1
         self._refused = 0
         """Connections refused since the last check of timeouts."""
+        self.blocks: Callable[[str], bool] = lambda peer: False
+        """Whether an address gets no connections; may be changed at any time."""
+        self._blocked = 0
+        """Connections of such addresses closed since the last check of timeouts."""
         self._changed = trio.Event()
         self._unflushed: list[ServerConnection] = []
         self.waiting_bytes = 0
@@ -166,6 +170,10 @@ class Server:
             await trio.aclose_forcefully(stream)
             return
         peer = _peer_name(stream)
+        if self.blocks(peer):
+            self._blocked += 1
+            await trio.aclose_forcefully(stream)
+            return
         transport = transport_of(stream)
         if door is None:
             connection = ServerConnection(self, transport, self._next_connection_id, peer)
@@ -249,6 +257,9 @@ class Server:
                 self._refused -= 1  # the first refusal was logged before
                 self._log_refused()
             self._refused = 0
+            if self._blocked:
+                log.info("%d connections of blocked addresses were closed", self._blocked)
+                self._blocked = 0
             if self._door is not None:
                 self._door.look(now)
             for connection in list(self._connections):

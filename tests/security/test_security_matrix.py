@@ -56,7 +56,13 @@ from danube.wire.client import Channel
 
 REACHED = "the operation was reached"
 PROOFLESS = ("none", "bad", "expired", "revoked")
-UNTHROTTLED = {"failed_proofs_burst": 1_000_000, "failed_proofs_per_s": 1e6, "failed_proofs_all_per_s": 1e6}
+UNTHROTTLED = {
+    "failed_proofs_burst": 1_000_000,
+    "failed_proofs_per_s": 1e6,
+    "failed_proofs_all_per_s": 1e6,
+    "refused_proofs_burst": 1_000_000,
+    "refused_proofs_per_s": 1e6,
+}
 REFLECTION = {"v1": reflection_pb2, "v1alpha": reflection_v1alpha_pb2}
 
 

@@ -71,6 +71,7 @@ class Ports:
         codecs: Mapping[str, Codec],
         phase: str,
         guarded: Callable[[Service], Service] | None = None,
+        blocks: Callable[[str], bool] | None = None,
     ) -> AsyncGenerator[None, None]:
         """Serve early methods around the body, and refuse the others until :meth:`open`.
 
@@ -79,6 +80,7 @@ class Ports:
             codecs: by content subtype.
             phase: what the broker does, for the callers that it refuses.
             guarded: returns the methods of a service, each judged before it is served; None: all calls are allowed.
+            blocks: whether an address gets no connections now; None: each one does.
 
         Raises:
             OutOfDescriptorsError: no file descriptor was left for ``start_descriptor_wait_s``.
@@ -96,6 +98,9 @@ class Ports:
             few = replace(limits, max_connections=max(1, limits.max_connections // ADMIN_SHARE))
             self.admin = Server(admin_services, few, codecs=codecs, refusal=refusal, poller=poller, tls=self.tls)
             servers.append(self.admin)
+        if blocks is not None:
+            for server in servers:
+                server.blocks = blocks
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             try:

@@ -303,6 +303,10 @@ class Gate:
 
         return msgspec.structs.replace(method, handler=handler)
 
+    def is_blocked(self, peer: str) -> bool:
+        """Whether an address gets no connections now; see :mod:`danube.security.throttle`."""
+        return self._guard.is_blocked(peer, trio.current_time())
+
     def check_served(self, client: Server, admin: Server | None, *, native_only: bool) -> None:
         """Check that the ports serve what the table of rights has rows for, and nothing else.
 
