@@ -40,7 +40,7 @@ from danube.broker.operations import Operations
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
 from danube.broker.operations.info import broker_info
-from danube.broker.runtime.config import BrokerConfig
+from danube.broker.runtime.config import BrokerConfig, OidcConfig
 from danube.broker.runtime.ports import Ports, bind
 from danube.broker.runtime.pulse import Pulse
 from danube.broker.runtime.runtime import Runtime
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from danube.broker.operations.security import Records, SecurityOperations
     from danube.broker.security.gate import Gate
     from danube.broker.security.numbers import NumberedObjects
+    from danube.broker.security.oidc import OidcIssuer, OidcIssuers
     from danube.security.keys import SigningKey
     from danube.security.roles import Principal
 
@@ -105,6 +106,7 @@ class Broker:
         self._bond: Bond
         self._storage_names: CatalogueKeys
         self._gate: Gate | None = None
+        self._oidc: OidcIssuers | None = None
         self._signing: SigningKey | None = None
         self._numbers: NumberedObjects | None = None
         self._farewell_said = False
@@ -335,6 +337,8 @@ class Broker:
                 nursery.start_soon(self.stages.run)
                 if self._gate is not None:
                     await nursery.start(self._gate.run)
+                    if self._oidc is not None:
+                        await nursery.start(self._oidc.run)
                     await self._begin_security(store, self._gate)
                 await self._serve(faces, task_status)
                 nursery.cancel_scope.cancel()
@@ -405,8 +409,23 @@ class Broker:
         self._numbers = NumberedObjects(faces)
         config, security = self.config, self.config.security
         guard = Guard(config.cluster, security.all_limits, trio.current_time())
-        if security.upstream is not None:
-            guard.configure([(None, upstream_key(security.upstream.issuer, security.upstream.secret))])
+        upstream = (
+            [(None, upstream_key(security.upstream.issuer, security.upstream.secret))]
+            if security.upstream is not None
+            else []
+        )
+        issuers = tuple(each.issuer for each in security.oidc)
+        guard.configure(upstream, issuers)
+        if security.oidc:
+            from danube.broker.security.oidc import OidcIssuers
+
+            self._oidc = OidcIssuers(
+                [_issuer(each) for each in security.oidc],
+                security.all_limits,
+                self.runtime.seams.fetch,
+                lambda trusted: guard.configure([*upstream, *trusted], issuers),
+            )
+            guard.on_unknown_key = self._oidc.unknown_key
         names = CertificateRules(config.cluster, security.spiffe_domain, security.dns_names)
         links = Links.NONE
         if secret is not None:
@@ -467,6 +486,7 @@ class Broker:
             limits,
             self._signing,
             self._ports.tls,
+            self._oidc,
         )
 
     # --- Information ---
@@ -480,3 +500,20 @@ class Broker:
         return broker_info(
             self.directory, connections=self._server.connections, uptime_s=trio.current_time() - self._started_at
         )
+
+
+def _issuer(config: OidcConfig) -> OidcIssuer:
+    from danube.broker.security.oidc import OidcIssuer
+    from danube.security.claims import OidcClaims
+    from danube.security.roles import PrincipalType
+
+    return OidcIssuer(
+        config.name,
+        config.issuer,
+        config.audiences,
+        config.algorithms,
+        config.jwks,
+        config.ca,
+        OidcClaims(f"{config.name}/", config.name_claim, config.groups_claim, PrincipalType(config.principals)),
+        config.longest_life_s,
+    )

@@ -13,6 +13,8 @@ from danube.cli._context import Context, ContextOption, UrlOption, changing_cont
 from danube.cli._durations import parse_duration
 from danube.cli._moments import moment, split_words
 from danube.cli._output import Output, OutputOption, print_json, show_rows
+from danube.model.errors import FailedPreconditionError
+from danube.model.security_api import ReloadedSecurity
 
 __all__ = ["security_app"]
 
@@ -89,13 +91,29 @@ def explain(
 
 @security_app.command("reload")
 def reload(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Have a broker read its certificates again now, and say what new connections use; it looks each 5 s itself."""
-    found = run_with_client(lambda client: client.security.reload_certificates(), url, context)
+    """Have a broker read its certificates and the keys of OIDC issuers again, and say what it uses now.
+
+    It looks for new certificates each 5 s by itself, and for new keys each 10 min. Fails if something cannot be used.
+    """
+    found = run_with_client(lambda client: client.security.reload(), url, context)
+    problems = [each for each in (found.certificate_problem, *(each.problem for each in found.issuers)) if each]
     if output is Output.JSON:
         print_json(to_plain(found))
     else:
-        names = ", ".join(name.partition(":")[2] for name in found.names)
-        print(f"new connections use the certificate of {names}, until {moment(found.expires_us)}")
+        for line in _reloaded_lines(found):
+            print(line)
+    if problems:
+        raise FailedPreconditionError("; ".join(f"what was used before stays: {each}" for each in problems))
+
+
+def _reloaded_lines(found: ReloadedSecurity) -> list[str]:
+    lines = ["the broker has no certificate: its ports have no TLS"]
+    if found.certificate_names:
+        names = ", ".join(name.partition(":")[2] for name in found.certificate_names)
+        lines = [f"new connections use the certificate of {names}, until {moment(found.certificate_expires_us)}"]
+    return lines + [
+        f"OIDC issuer {each.name}: {each.keys} {'key' if each.keys == 1 else 'keys'}" for each in found.issuers
+    ]
 
 
 @security_app.command("bindings")

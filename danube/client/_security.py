@@ -302,19 +302,15 @@ class Security:
         request = security_api.ExplainAccess(subject, permission, resource, list(groups))
         return await self._read(SecurityMethod.EXPLAIN, request, security_api.ExplainedAccess)
 
-    # --- Certificates
+    # --- Files and documents
 
-    async def reload_certificates(self) -> security_api.CertificateInUse:
-        """Have the broker that gets the call read its certificates again, and return what new connections use.
+    async def reload(self) -> security_api.ReloadedSecurity:
+        """Have the broker that gets the call read its certificates, and the keys of OIDC issuers, again.
 
-        Brokers look for new files each five seconds by themselves; this call says at once whether they can be used. In
-        a cluster connect to each broker in turn.
-
-        Raises:
-            FailedPreconditionError: the files cannot be used, so the certificate in use stays; or there is no TLS.
+        Brokers do so by themselves: certificates are looked for each five seconds, keys each ten minutes. The answer
+        says what is used now, and why something cannot be used. In a cluster connect to each broker in turn.
         """
-        request = security_api.ReloadCertificates()
-        return await self._read(SecurityMethod.RELOAD_CERTIFICATES, request, security_api.CertificateInUse)
+        return await self._read(SecurityMethod.RELOAD, security_api.ReloadSecurity(), security_api.ReloadedSecurity)
 
     async def _change(self, path: str, request: Any, kind: type[T]) -> T:
         """Make a call to any broker; it is not repeated, because it may have been executed."""

@@ -19,7 +19,6 @@ __all__ = [
     "AddKey",
     "BindingList",
     "BindingRow",
-    "CertificateInUse",
     "CeilingGrant",
     "DropBinding",
     "DropIssuer",
@@ -29,6 +28,7 @@ __all__ = [
     "ExplainedAccess",
     "IssueToken",
     "IssuedToken",
+    "IssuerKeys",
     "IssuerList",
     "IssuerRow",
     "KeyList",
@@ -44,7 +44,8 @@ __all__ = [
     "PrincipalRow",
     "PutBinding",
     "PutRole",
-    "ReloadCertificates",
+    "ReloadSecurity",
+    "ReloadedSecurity",
     "ResumePrincipal",
     "RevokeToken",
     "RevokedList",
@@ -81,7 +82,7 @@ class SecurityMethod:
     REVOKE_TOKEN: Final = "/danube.native.v1.Security/RevokeToken"
     LIST_REVOKED: Final = "/danube.native.v1.Security/ListRevoked"
     EXPLAIN: Final = "/danube.native.v1.Security/Explain"
-    RELOAD_CERTIFICATES: Final = "/danube.native.v1.Security/ReloadCertificates"
+    RELOAD: Final = "/danube.native.v1.Security/Reload"
 
 
 # --- Roles
@@ -412,17 +413,35 @@ class ExplainedAccess(msgspec.Struct, array_like=True):
     """A sentence, without credentials."""
 
 
-# --- Certificates
+# --- Files and documents
 
 
-class ReloadCertificates(msgspec.Struct, array_like=True, gc=False):
-    """Has the broker that gets the call read its certificates again. Answered with a CertificateInUse."""
+class ReloadSecurity(msgspec.Struct, array_like=True, gc=False):
+    """Has the broker that gets the call read its certificates, and the keys of OIDC issuers, again.
+
+    Answered with a ReloadedSecurity.
+    """
 
 
-class CertificateInUse(msgspec.Struct, array_like=True):
-    """The certificate that a broker shows to new connections."""
+class IssuerKeys(msgspec.Struct, array_like=True):
+    """The keys of one configured OIDC issuer, at one broker."""
 
-    names: list[str]
-    """Its subject alternative names, as ``DNS:broker.example.org``."""
-    expires_us: int
-    """When it ends, in microseconds since the epoch."""
+    name: str
+    """In the broker's configuration."""
+    keys: int
+    """How many are used now."""
+    problem: str
+    """Why they could not be read, so that the former ones stay; empty: they were."""
+
+
+class ReloadedSecurity(msgspec.Struct, array_like=True):
+    """What a broker uses after it has read its files again."""
+
+    certificate_names: list[str]
+    """Subject alternative names of the certificate that new connections get, as ``DNS:broker.example.org``; none
+    without TLS."""
+    certificate_expires_us: int
+    """When it ends, in microseconds since the epoch; 0 without TLS."""
+    certificate_problem: str
+    """Why the files cannot be used, so that the former certificate stays; empty: they can."""
+    issuers: list[IssuerKeys]

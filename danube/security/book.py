@@ -106,6 +106,7 @@ class SecurityBook:
         self._counts: dict[str, int] = {}
         self._issuers: dict[str, Trusted] = {}
         self._configured: tuple[tuple[str | None, Trusted], ...] = ()
+        self._configured_issuers: frozenset[str] = frozenset()
         self._keyring: Keyring | None = None
 
     @property
@@ -120,16 +121,18 @@ class SecurityBook:
             self._keyring = found
         return found
 
-    def configure(self, trusted: Iterable[tuple[str | None, Trusted]]) -> None:
+    def configure(self, trusted: Iterable[tuple[str | None, Trusted]], issuers: Iterable[str] = ()) -> None:
         """Replace the keys that the broker is configured with: of OIDC issuers, and the secret of upstream's tokens.
 
-        Records of other keys with the name of such an issuer have no effect.
+        Records of other keys with the name of such an issuer have no effect, nor those with the name of one of
+        ``issuers``, which may have no key now.
         """
         self._configured = tuple(trusted)
+        self._configured_issuers = frozenset(issuers)
         self._keyring = None
 
     def _reserved(self) -> set[str]:
-        return {trusted.issuer for _, trusted in self._configured}
+        return {trusted.issuer for _, trusted in self._configured} | self._configured_issuers
 
     @property
     def has_administrator(self) -> bool:

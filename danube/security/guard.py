@@ -22,7 +22,7 @@ decided here: it refuses calls, ends streams, and pauses before it refuses throt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from danube.model.errors import DanubeError, PeerBlockedError, UnavailableError
@@ -61,6 +61,8 @@ class Guard:
         self._proofs = Proofs(limits, self.book.keyring, self.book.api_keys, self.book.revoked)
         self.streams = OpenStreams(self.book.rights, self.freshness, self._proofs.accepts)
         """Open streams; the shell announces them."""
+        self.on_unknown_key: Callable[[str], None] = lambda _issuer: None
+        """Called with the issuer of a token that names a key which is not known."""
         self._verified = VerifiedCache(limits)
         self._failed = FailedProofs(limits)
 
@@ -75,9 +77,14 @@ class Guard:
         elif key.startswith((KEYS, ISSUERS)):
             self._keys_changed()
 
-    def configure(self, trusted: Iterable[tuple[str | None, Trusted]]) -> None:
-        """Replace the keys that are no records: of OIDC issuers, and the secret of upstream's tokens."""
-        self.book.configure(trusted)
+    def configure(self, trusted: Iterable[tuple[str | None, Trusted]], issuers: Iterable[str] = ()) -> None:
+        """Replace the keys that are no records: of OIDC issuers, and the secret of upstream's tokens.
+
+        Args:
+            trusted: the keys by id.
+            issuers: names that records of keys must not have, although no key of them is known now.
+        """
+        self.book.configure(trusted, issuers)
         self._keys_changed()
 
     def _keys_changed(self) -> None:
@@ -146,7 +153,9 @@ class Guard:
             raise _cut_off(f"security_fresh_s = {self.limits.security_fresh_s:g} s, so that nothing new can be proven")
         try:
             found = self._proofs.verify(credential, wall_s)
-        except BadProofError:
+        except BadProofError as error:
+            if error.issuer:
+                self.on_unknown_key(error.issuer)
             self._verified.forget(credential)
             self._failed.failed(peer, now)
             raise

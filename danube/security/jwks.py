@@ -121,6 +121,11 @@ class JwksRefresh:
         """A token of the issuer names a key that the document lacks."""
         self._unknown_key = True
 
+    @property
+    def stale_at(self) -> float:
+        """When the keys must no longer be used, unless the document is read before."""
+        return self._read_at + self._limits.jwks_stale_s
+
     def is_usable(self, now: float) -> bool:
         """Whether the keys may be used: the document was read within ``jwks_stale_s``."""
-        return now < self._read_at + self._limits.jwks_stale_s
+        return now < self.stale_at

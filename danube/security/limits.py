@@ -37,6 +37,10 @@ class SecurityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Interval of reading a JWKS document."""
     jwks_unknown_key_s: float = 30.0
     """Shortest pause between two attempts to read it because a token names an unknown key, or because one failed."""
+    jwks_timeout_s: float = 10.0
+    """Longest time for reading a JWKS document, with the discovery document before it."""
+    max_oidc_issuers: int = 32
+    """OIDC issuers of one broker's configuration."""
     jwks_stale_s: float = 24 * 3600.0
     """How long the keys of a document are used after it was last read; then tokens of its issuer are refused."""
 

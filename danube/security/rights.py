@@ -295,7 +295,7 @@ _NATIVE: Final = (
     _changes(SecurityMethod.REVOKE_TOKEN, "security.revoke_token", _on_cluster(_P.MANAGE_SECURITY)),
     _changes(SecurityMethod.LIST_REVOKED, "security.list_revoked", _on_cluster(_P.MANAGE_SECURITY)),
     _changes(SecurityMethod.EXPLAIN, "security.explain", _MANAGES_ANYTHING),
-    _changes(SecurityMethod.RELOAD_CERTIFICATES, "security.reload_certificates", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(SecurityMethod.RELOAD, "security.reload", _on_cluster(_P.MANAGE_BROKER)),
     # Links between brokers
     _changes("/danube.Peers/Link", "link", _on_cluster(_P.BROKER_INTERNAL)),
     _changes("/danube.Peers/Channel", "channel", _on_cluster(_P.BROKER_INTERNAL)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -144,6 +145,13 @@ def test_from_init_to_a_revoked_token(place, tmp_path):
         place.run("namespaces", "create", "shop")
         reloaded = place.run("security", "reload").stdout
         assert reloaded.startswith(f"new connections use the certificate of {HOST}, ")
+        # A certificate that cannot be used is reported, and changes nothing.
+        server = place.security / "server.pem"
+        shutil.copy(server, tmp_path)
+        server.write_text("no certificate")
+        assert "what was used before stays: " in place.run("security", "reload", code=78).stderr
+        shutil.copy(tmp_path / "server.pem", server)
+        place.run("security", "reload")
         place.run("topics", "create", "/shop/orders")
         place.run("grant", "producer", "to", "service:orders-api", "on", "/shop/orders*")
         made = place.run("tokens", "create", "service:orders-api", "--expires", "1d")

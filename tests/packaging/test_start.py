@@ -31,6 +31,7 @@ SPARED = {
     "fsspec": "only storages of this scheme need it",
     "importlib.metadata": "built-in plugins are found without it, see danube/model/entry_points.py",
     "tomllib": "only a configuration file needs it",
+    "h11": "only the keys of OIDC issuers are fetched with it",
     "asyncio": "the broker runs on Trio",
     "numpy": "something optional was imported",
     "grpc": "the broker has its own implementation",

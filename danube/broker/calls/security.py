@@ -46,7 +46,7 @@ def security_calls(security: Callable[[], SecurityOperations], caller: Callable[
         (SecurityMethod.REVOKE_TOKEN, "revoke_token", api.RevokeToken),
         (SecurityMethod.LIST_REVOKED, "list_revoked", api.ListRevoked),
         (SecurityMethod.EXPLAIN, "explain", api.ExplainAccess),
-        (SecurityMethod.RELOAD_CERTIFICATES, "reload_certificates", api.ReloadCertificates),
+        (SecurityMethod.RELOAD, "reload", api.ReloadSecurity),
     ]
     return {path: _method(path, name, request, security, caller) for path, name, request in table}
 

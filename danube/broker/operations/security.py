@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
+from danube.broker.security.oidc import OidcIssuers
 from danube.broker.security.replica import CHANGES
 from danube.metadata import Condition, Delete, MetadataStore, Put
 from danube.model import api, security_api
@@ -164,6 +165,7 @@ class SecurityOperations:
         limits: of access control.
         signing: the broker's own key for tokens, which is registered as one of the cluster's; None: it makes none.
         tls: the certificate of the broker; None: it has none.
+        oidc: the keys of the OIDC issuers; None: none are configured.
     """
 
     def __init__(
@@ -176,6 +178,7 @@ class SecurityOperations:
         limits: SecurityLimits,
         signing: SigningKey | None = None,
         tls: ServerTls | None = None,
+        oidc: OidcIssuers | None = None,
     ) -> None:
         self._store = store
         self._records = records
@@ -185,6 +188,7 @@ class SecurityOperations:
         self._limits = limits
         self._signing = signing
         self._tls = tls
+        self._oidc = oidc
 
     async def _change(self, decide: Decide) -> SecurityBook:
         return (await write_changes(self._store, self._records, decide))[0]
@@ -474,22 +478,19 @@ class SecurityOperations:
         book.rights.require(by, Permission.MANAGE_SECURITY, resource)
         return explained
 
-    # --- Certificates
+    # --- Files and documents
 
-    async def reload_certificates(self, _by: Principal, _request: object = None) -> security_api.CertificateInUse:
-        """Read the broker's certificates again, and return what new connections use.
-
-        Raises:
-            FailedPreconditionError: the files cannot be used, so the certificate in use stays; or there is no TLS.
-        """
-        tls = self._tls
-        if tls is None:
-            raise FailedPreconditionError("this broker has no certificate: the section [tls] of its options is missing")
-        await tls.reload_in_thread(force=True)
-        if tls.failure:
-            raise FailedPreconditionError(f"the certificate in use stays: {tls.failure}")
-        names = [f"{kind}:{name}" for kind, name in tls.names]
-        return security_api.CertificateInUse(names, round(tls.expires_at_s * 1e6))
+    async def reload(self, _by: Principal, _request: object = None) -> security_api.ReloadedSecurity:
+        """Read the broker's certificates, and the keys of OIDC issuers, again; return what is used now."""
+        answer = security_api.ReloadedSecurity([], 0, "", [])
+        if self._tls is not None:
+            await self._tls.reload_in_thread(force=True)
+            answer.certificate_names = [f"{kind}:{name}" for kind, name in self._tls.names]
+            answer.certificate_expires_us = round(self._tls.expires_at_s * 1e6)
+            answer.certificate_problem = self._tls.failure
+        if self._oidc is not None:
+            answer.issuers = await self._oidc.reload()
+        return answer
 
     def _random_id(self) -> str:
         return self._random_bytes(_TOKEN_ID_BYTES).hex()

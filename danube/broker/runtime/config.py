@@ -30,6 +30,12 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     enabled = true
     limits = { security_stale_s = 30 }  # danube/security/limits.py
 
+    [[security.oidc]]                   # accept tokens of this issuer; repeat for more
+    name = "login"                      # its principals are user:login/..., its groups group:login/...
+    issuer = "https://login.example.org"
+    audiences = ["danube"]
+    groups_claim = "groups"
+
     [tls]                               # of both ports; the files are read again when they change
     cert = "/etc/danube/broker.pem"
     key = "/etc/danube/broker.key"
@@ -51,7 +57,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -77,6 +83,7 @@ __all__ = [
     "DEFAULT_STORAGE",
     "BrokerConfig",
     "MetadataConfig",
+    "OidcConfig",
     "SecurityConfig",
     "StorageConfig",
     "UpstreamTokens",
@@ -120,6 +127,36 @@ class UpstreamTokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The ``iss`` of these tokens; others are refused."""
 
 
+class OidcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An OIDC issuer whose tokens are accepted, ``[[security.oidc]]``.
+
+    Its principals are ``user:NAME/CLAIM``, and bindings grant roles to its groups as ``group:NAME/GROUP``: what people
+    are called at one issuer never means those of another, nor the cluster's own.
+    """
+
+    name: str
+    """In names of principals and groups, and in the log."""
+    issuer: str
+    """The ``iss`` of its tokens, to the letter. Without ``jwks`` its keys are found by
+    ``ISSUER/.well-known/openid-configuration``."""
+    audiences: tuple[str, ...]
+    """One of these is required in ``aud``."""
+    algorithms: tuple[Literal["RS256", "ES256", "EdDSA"], ...] = ("RS256",)
+    """That its tokens may use."""
+    jwks: str = ""
+    """URL of its keys: ``https://``, ``file:///``, or ``http://`` on this machine."""
+    ca: str = ""
+    """PEM file with the authorities of its server's certificate; empty: those of the system."""
+    name_claim: str = "sub"
+    """The claim that names the caller."""
+    groups_claim: str = ""
+    """The claim with the list of the caller's groups; empty: groups are not used."""
+    principals: Literal["user", "service"] = "user"
+    """What its tokens are given to."""
+    longest_life_s: float = 24 * 3600.0
+    """Tokens that are valid for longer are refused."""
+
+
 class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Access control."""
 
@@ -134,6 +171,8 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     none are."""
     dns_names: bool = False
     """Whether the DNS name in a client certificate without another name is a principal, ``service:dns/NAME``."""
+    oidc: tuple[OidcConfig, ...] = ()
+    """Accepts tokens of these OIDC issuers."""
     upstream: UpstreamTokens | None = None
     """Accepts tokens of upstream's tools, ``[security.upstream]``; None: they are refused."""
     limits: dict[str, int | float] = {}
@@ -376,6 +415,51 @@ def _is_wildcard(host: str) -> bool:
     return host in ("0.0.0.0", "::")
 
 
+def _check_oidc(config: BrokerConfig) -> None:
+    """Check the OIDC issuers. An issuer with a name of another kind of tokens would take their place."""
+    security = config.security
+    if not security.oidc:
+        return
+    most = security.all_limits.max_oidc_issuers
+    if len(security.oidc) > most:
+        raise ConfigurationError(
+            f"[[security.oidc]] names {len(security.oidc)} issuers, and max_oidc_issuers is {most}"
+        )
+    names = {"dns"}  # of names in client certificates
+    issuers = {config.cluster} | ({security.upstream.issuer} if security.upstream is not None else set())
+    for each in security.oidc:
+        where = f"[[security.oidc]] {each.name!r}"
+        validate_identifier("OIDC issuer", each.name)
+        if each.name in names or each.issuer in issuers:
+            raise ConfigurationError(f"{where}: its name or its issuer is in use already; each needs its own")
+        names.add(each.name)
+        issuers.add(each.issuer)
+        if not each.audiences or not all(each.audiences):
+            raise ConfigurationError(f"{where} needs audiences: without, it would accept tokens for other services")
+        if not each.issuer or not each.algorithms or not each.name_claim or not each.longest_life_s > 0:
+            raise ConfigurationError(f"{where} needs an issuer, algorithms, a name_claim, and a longest_life_s above 0")
+        for option, url in (("issuer", each.issuer), ("jwks", each.jwks)):
+            if (option == "jwks" or not each.jwks) and (url or option == "issuer"):
+                _check_document_url(f"{where}: {option}", url, is_file_allowed=option == "jwks")
+
+
+def _check_document_url(what: str, url: str, *, is_file_allowed: bool) -> None:
+    from urllib.parse import urlsplit  # not imported without OIDC issuers
+
+    allowed = "https://HOST/..., or http:// on this machine" + (", or file:///PATH" if is_file_allowed else "")
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{what} = {url!r} is no URL; use {allowed}") from error
+    if parts.scheme == "file":
+        is_fine = is_file_allowed and not host and parts.path.startswith("/")
+    else:
+        is_fine = bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
+    if not is_fine or "@" in parts.netloc or not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigurationError(f"{what} = {url!r} cannot be used; use {allowed}, without a password in it")
+
+
 def _check(config: BrokerConfig) -> None:
     if not config.listen:
         raise ConfigurationError("listen needs at least one address")
@@ -388,6 +472,7 @@ def _check(config: BrokerConfig) -> None:
     if config.tls is not None:
         check_tls(config.tls)
     _check_cluster(config)
+    _check_oidc(config)
     if config.security.enabled or config.security.limits:
         _ = config.security.all_limits
     limits = config.limits

@@ -147,6 +147,12 @@ def _is_own(family: int, address: tuple[Any, ...]) -> bool:
         return True
 
 
+async def _fetch(url: str, ca: str, max_bytes: int) -> bytes:
+    from danube.broker.runtime.fetching import fetch  # not imported without OIDC issuers
+
+    return await fetch(url, ca, max_bytes)
+
+
 class Seams(NamedTuple):
     """Injectable dependencies of a broker; see the module."""
 
@@ -177,6 +183,9 @@ class Seams(NamedTuple):
     """Returns the addresses of this machine among those to which a host resolves; none if it does not resolve."""
     read_secret: Callable[[Path], bytes] = read_secret
     """Reads the file of the cluster's secret; raises ClusterConfigurationError."""
+    fetch: Callable[[str, str, int], Awaitable[bytes]] = _fetch
+    """Returns the document at a URL, such as the keys of an OIDC issuer; see
+    :func:`danube.broker.runtime.fetching.fetch`."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns so many unpredictable bytes, for the proofs between brokers."""
 

@@ -824,16 +824,13 @@ class Security(Handle[_security.Security]):
         """
         return self._loop.run(self._inner.explain, subject, permission, resource, groups=groups)
 
-    def reload_certificates(self) -> security_api.CertificateInUse:
-        """Have the broker that gets the call read its certificates again, and return what new connections use.
+    def reload(self) -> security_api.ReloadedSecurity:
+        """Have the broker that gets the call read its certificates, and the keys of OIDC issuers, again.
 
-        Brokers look for new files each five seconds by themselves; this call says at once whether they can be used. In
-        a cluster connect to each broker in turn.
-
-        Raises:
-            FailedPreconditionError: the files cannot be used, so the certificate in use stays; or there is no TLS.
+        Brokers do so by themselves: certificates are looked for each five seconds, keys each ten minutes. The answer
+        says what is used now, and why something cannot be used. In a cluster connect to each broker in turn.
         """
-        return self._loop.run(self._inner.reload_certificates)
+        return self._loop.run(self._inner.reload)
 
 
 class Storages(Handle[_storages.Storages]):
