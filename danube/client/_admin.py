@@ -34,6 +34,7 @@ from danube.model.ids import TopicId
 from danube.model.names import validate_name, validate_namespace, validate_topic
 from danube.model.policies import Durability, Retention
 from danube.model.policy_api import ChangePolicies, ChangeSubscriptionPolicy, PolicyMethod, PolicyReport, ShowPolicies
+from danube.model.quotas import ChangeQuota, QuotaMethod, QuotaReport, ShowQuota
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -206,6 +207,29 @@ class Admin:
     async def list_namespaces(self) -> list[str]:
         """Return the names of all namespaces."""
         return (await self._read(api.Method.LIST_NAMESPACES, api.ListNamespaces(), api.NamespaceList)).namespaces
+
+    async def quota(self, namespace: str) -> QuotaReport:
+        """Return the quota of a namespace, and how many topics it has.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+        """
+        validate_namespace(namespace)
+        return await self._change(QuotaMethod.SHOW, ShowQuota(namespace), QuotaReport)
+
+    async def change_quota(self, namespace: str, **changes: Any) -> QuotaReport:
+        """Change the quota of a namespace, and return it. It applies at once, at all brokers; what exists stays.
+
+        Args:
+            namespace: its name.
+            changes: fields of :class:`danube.model.quotas.NamespaceQuota`; None removes one. Others remain unchanged.
+
+        Raises:
+            InvalidArgumentError: an unknown name, or an invalid value.
+            NamespaceNotFoundError: it does not exist.
+        """
+        validate_namespace(namespace)
+        return await self._change(QuotaMethod.CHANGE, ChangeQuota(namespace, changes), QuotaReport)
 
     async def list_subscriptions(self, topic: str) -> list[api.SubscriptionInfo]:
         """Return the subscriptions of a topic, one row for each partition."""

@@ -12,6 +12,7 @@ import msgspec
 
 from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies, partition_name
 from danube.model.ids import NO_TOPIC, Offset, TopicId
+from danube.model.quotas import NamespaceQuota
 
 __all__ = [
     "NamespaceRecord",
@@ -29,6 +30,7 @@ class NamespaceRecord(msgspec.Struct, array_like=True):
 
     created_us: int
     policies: TopicPolicies = TopicPolicies()
+    quota: NamespaceQuota = NamespaceQuota()
 
 
 class TopicRecord(msgspec.Struct, array_like=True):

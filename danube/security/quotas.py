@@ -1,11 +1,10 @@
-"""Quotas of namespaces and principals: ledgers of counts and rates. Pure; the caller passes the time.
+"""Quotas of principals: ledgers of counts and rates. Pure; the caller passes the time.
+
+Those of namespaces are in :mod:`danube.model.quotas`.
 
 A count that has reached its quota refuses what would add to it, and nothing else: what exists stays, also when a quota
-is lowered. A rate delays, as other rates of the broker do; only single calls of a principal are refused. A refusal
-names the quota, its value and who may change it.
-
-Topics, stored bytes and subjects are counted for the whole cluster, by its metadata. Connections and rates are counted
-by each broker, for its share: a broker does not ask others for each message.
+is lowered. A rate delays, as other rates of the broker do; only single calls are refused. A refusal names the quota,
+its value and who may change it. Each broker counts for itself: it does not ask others for each message.
 """
 
 from __future__ import annotations
@@ -19,31 +18,13 @@ from danube.model.errors import InvalidArgumentError, LimitExceededError
 from danube.security.pace import Pace
 
 __all__ = [
-    "NamespaceLedger",
-    "NamespaceQuota",
     "PrincipalLedger",
     "PrincipalQuota",
     "check_quota",
-    "share_of",
 ]
 
 _BURST_S: Final = 1.0
 """Unused parts of a rate are kept for this long."""
-
-
-class NamespaceQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a namespace may use at most; None: no quota."""
-
-    max_topics: int | None = None
-    """Plain topics and partitions."""
-    max_stored_bytes: int | None = None
-    """Bytes in journals and storages. When it is reached, publishing is refused until retention has removed some."""
-    max_connections: int | None = None
-    """Connected producers and consumers of its topics."""
-    max_subjects: int | None = None
-    """Subjects of the schema registry with names in the namespace."""
-    publish_bytes_per_s: float | None = None
-    """All producers of its topics together."""
 
 
 class PrincipalQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -59,7 +40,7 @@ class PrincipalQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     consume_bytes_per_s: float | None = None
 
 
-def check_quota(quota: NamespaceQuota | PrincipalQuota) -> None:
+def check_quota(quota: PrincipalQuota) -> None:
     """Raise InvalidArgumentError if a value is out of range: counts are not negative, rates are positive and finite."""
     for name in quota.__struct_fields__:
         value = getattr(quota, name)
@@ -70,17 +51,6 @@ def check_quota(quota: NamespaceQuota | PrincipalQuota) -> None:
                 raise InvalidArgumentError(f"{name} = {value:g} must be greater than 0 and finite, or absent")
         elif value < 0:
             raise InvalidArgumentError(f"{name} = {value} must not be negative")
-
-
-def share_of(quota: float, brokers: int) -> float:
-    """Return a broker's share of a quota that several brokers count: an equal one, of counts at least 1 unless it is 0.
-
-    Args:
-        quota: of the whole cluster.
-        brokers: how many brokers own topics of the namespace, this one included.
-    """
-    share = quota / max(1, brokers)
-    return max(1, math.ceil(share)) if isinstance(quota, int) and quota else share
 
 
 class _Rate:
@@ -107,84 +77,14 @@ class _Rate:
         self.paid_at = self._pace.take(self.paid_at, amount, now)
 
 
-class NamespaceLedger:
-    """What a namespace uses, against its quota.
+class PrincipalLedger:
+    """What a principal uses at one broker, against its quota.
 
     Args:
-        namespace: its name.
+        principal: its name.
         quota: its quota.
         now: the time in seconds, of a clock that never steps back.
     """
-
-    def __init__(self, namespace: str, quota: NamespaceQuota, now: float) -> None:
-        self._namespace = namespace
-        self.topics = 0
-        """Plain topics and partitions of the cluster; kept current by its owner, like the next ones."""
-        self.subjects = 0
-        self.stored_bytes = 0
-        self.connections = 0
-        """Producers and consumers at this broker."""
-        self._published = _Rate()
-        self.quota = quota
-        self.brokers = 1
-        self.change(quota, 1, now)
-
-    def change(self, quota: NamespaceQuota, brokers: int, now: float) -> None:
-        """Set the quota, and the number of brokers that own topics of the namespace. What is in use stays."""
-        self.quota, self.brokers = quota, max(1, brokers)
-        rate = quota.publish_bytes_per_s
-        self._published.change(None if rate is None else share_of(rate, self.brokers), now)
-
-    def check_topics(self, more: int) -> None:
-        """Check that topics or partitions may be created.
-
-        Raises:
-            LimitExceededError: with them there would be more than the quota.
-        """
-        self._check("max_topics", self.topics, more, "topics and partitions")
-
-    def check_subjects(self, more: int = 1) -> None:
-        """Check that subjects may be created; raises as :meth:`check_topics`."""
-        self._check("max_subjects", self.subjects, more, "subjects")
-
-    def check_connections(self, more: int = 1) -> None:
-        """Check that a producer or consumer may connect; raises as :meth:`check_topics`."""
-        most = self.quota.max_connections
-        share = None if most is None else int(share_of(most, self.brokers))
-        self._refuse_beyond("max_connections", most, share, self.connections, more, "producers and consumers")
-
-    def check_stored(self) -> None:
-        """Check that messages may be stored; raises as :meth:`check_topics`.
-
-        The bytes of a batch are not added: stored bytes are counted when they have been stored, so a namespace exceeds
-        its quota by what is in flight.
-        """
-        self._check("max_stored_bytes", self.stored_bytes, 1, "stored bytes")
-
-    def publish_at(self, now: float) -> float:
-        """Return when the next batch may be accepted; ``now`` if at once."""
-        return self._published.allowed_at(now)
-
-    def published(self, size_bytes: int, now: float) -> None:
-        """A batch was accepted; it may exceed the rate, which delays the next ones."""
-        self._published.take(size_bytes, now)
-
-    def _check(self, name: str, used: int, more: int, what: str) -> None:
-        most = getattr(self.quota, name)
-        self._refuse_beyond(name, most, most, used, more, what)
-
-    def _refuse_beyond(self, name: str, most: int | None, share: int | None, used: int, more: int, what: str) -> None:
-        if most is None or share is None or used + more <= share:
-            return
-        at = "" if share == most else f" ({share} at this broker, one of {self.brokers})"
-        raise LimitExceededError(
-            f"namespace {self._namespace!r} has {used} {what}, and its quota {name} is {most}{at}; remove some, or ask"
-            " an administrator to raise it"
-        )
-
-
-class PrincipalLedger:
-    """What a principal uses at one broker, against its quota. Arguments as in :class:`NamespaceLedger`."""
 
     def __init__(self, principal: str, quota: PrincipalQuota, now: float) -> None:
         self._principal = principal

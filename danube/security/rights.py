@@ -28,6 +28,7 @@ from danube.model.errors import ConfigurationError
 from danube.model.history_api import HistoryMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
+from danube.model.quotas import QuotaMethod
 from danube.model.security_api import SecurityMethod
 from danube.model.stage_api import StageMethod
 from danube.model.storage_api import StorageMethod
@@ -239,6 +240,9 @@ _NATIVE: Final = (
     _lists(_M.LIST_NAMESPACES, "topics.list_namespaces", ScopeKind.NAMESPACE, Requirement(_P.LOOKUP, _N.CLUSTER)),
     _changes(_M.CREATE_NAMESPACE, "topics.create_namespace", _on_namespace(_P.MANAGE_NAMESPACE, "namespace")),
     _changes(_M.DELETE_NAMESPACE, "topics.delete_namespace", _on_namespace(_P.MANAGE_NAMESPACE, "namespace")),
+    _shows(QuotaMethod.SHOW, "topics.show_quota", _on_namespace(_P.DESCRIBE, "namespace")),
+    # A tenant that manages its namespace does not raise its quota.
+    _changes(QuotaMethod.CHANGE, "topics.change_quota", _on_cluster(_P.MANAGE_NAMESPACE)),
     # Subscriptions
     _lists(_M.LIST_SUBSCRIPTIONS, "subscriptions.list_subscriptions", ScopeKind.SUBSCRIPTION, _on_topic(_P.DESCRIBE)),
     _shows(_M.DESCRIBE_SUBSCRIPTION, "subscriptions.describe_subscription", _on_subscription(_P.DESCRIBE)),

@@ -18,9 +18,11 @@ from danube.cli._policy_values import (
     parse_rate,
     show_policies,
 )
+from danube.cli._quota_values import QUOTAS, parse_quotas
 from danube.cli.app import app
 from danube.model.errors import InvalidArgumentError
 from danube.model.policies import Rate, Retention, SubscriptionPolicy, TopicPolicies, change_policy
+from danube.model.quotas import NamespaceQuota
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +212,34 @@ def test_subscriptions_show_what_became_of_messages(broker):
     found = json.loads(run(broker, "subscriptions", "describe", "/default/seen", "s", "-o", "json").stdout)
     assert found[0]["policy"]["max_redelivery_count"] == 5
     assert found[0]["dead_lettered_messages"] == 0
+
+
+# --- Quotas of namespaces --------------------------------------------------------------------------------------------
+
+
+def test_every_quota_can_be_written():
+    assert set(QUOTAS) == set(NamespaceQuota.__struct_fields__)
+    assert parse_quotas(["max-topics=5"]) == {"max_topics": 5}
+    for texts, what in (
+        (["max_topics"], "not name=value"),
+        (["max_topics=1", "max_topics=2"], "given twice"),
+        (["max_topics=none"], "danube namespaces quota unset"),
+        (["max_topic=1"], "did you mean 'max_topics'"),
+        (["x=1"], "known are max_topics"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=what):
+            parse_quotas(texts)
+
+
+def test_quotas_of_namespaces(broker):
+    run(broker, "namespaces", "create", "tenant")
+    assert table(run(broker, "namespaces", "quota", "show", "tenant")) == {"max_topics": ("-", "0")}
+    done = run(broker, "namespaces", "quota", "set", "tenant", "max_topics=1")
+    assert table(done) == {"max_topics": ("1", "0")}
+    run(broker, "topics", "create", "/tenant/a")
+    refused = run(broker, "topics", "create", "/tenant/b", code=75)
+    assert "quota max_topics is 1" in refused.output
+    shown = json.loads(run(broker, "namespaces", "quota", "show", "tenant", "-o", "json").stdout)
+    assert shown == {"namespace": "tenant", "quota": {"max_topics": 1}, "topics": 1}
+    run(broker, "namespaces", "quota", "unset", "tenant", "max_topics")
+    run(broker, "topics", "create", "/tenant/b")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from danube.model import api, cluster_api, history_api, policy_api, query_api, stage_api, storage_api
+from danube.model import api, cluster_api, history_api, policy_api, query_api, quotas, stage_api, storage_api
 from danube.security.rights import RULES
 
 APIS = (
@@ -14,6 +14,7 @@ APIS = (
     history_api.HistoryMethod,
     policy_api.PolicyMethod,
     query_api.QueryMethod,
+    quotas.QuotaMethod,
     stage_api.StageMethod,
     storage_api.StorageMethod,
 )

@@ -10,89 +10,10 @@ from hypothesis import strategies as st
 from danube.model.errors import InvalidArgumentError, LimitExceededError
 from danube.security.pace import Pace
 from danube.security.quotas import (
-    NamespaceLedger,
-    NamespaceQuota,
     PrincipalLedger,
     PrincipalQuota,
     check_quota,
-    share_of,
 )
-
-
-class TestNamespaces:
-    def test_without_a_quota_nothing_is_refused(self) -> None:
-        ledger = NamespaceLedger("shop", NamespaceQuota(), 0)
-        ledger.topics = ledger.subjects = ledger.stored_bytes = ledger.connections = 10**12
-        ledger.check_topics(1)
-        ledger.check_subjects()
-        ledger.check_stored()
-        ledger.check_connections()
-        ledger.published(10**15, 0)
-        assert ledger.publish_at(0) == 0
-
-    def test_counts_are_refused_at_their_quota(self) -> None:
-        quota = NamespaceQuota(max_topics=3, max_subjects=2, max_stored_bytes=100, max_connections=2)
-        ledger = NamespaceLedger("shop", quota, 0)
-        ledger.topics, ledger.subjects, ledger.stored_bytes, ledger.connections = 2, 1, 99, 1
-        ledger.check_topics(1)
-        ledger.check_subjects()
-        ledger.check_stored()
-        ledger.check_connections()
-        with pytest.raises(
-            LimitExceededError,
-            match="namespace 'shop' has 2 topics and partitions, and its quota max_topics is 3; remove some, or ask an"
-            " administrator to raise it",
-        ):
-            ledger.check_topics(2)
-        ledger.topics, ledger.subjects, ledger.stored_bytes, ledger.connections = 3, 2, 100, 2
-        for check, name in (
-            (lambda: ledger.check_topics(1), "max_topics is 3"),
-            (ledger.check_subjects, "max_subjects is 2"),
-            (ledger.check_stored, "max_stored_bytes is 100"),
-            (ledger.check_connections, "max_connections is 2"),
-        ):
-            with pytest.raises(LimitExceededError, match=name):
-                check()
-        ledger.check_topics(0)
-
-    def test_a_quota_of_nothing_refuses_everything(self) -> None:
-        ledger = NamespaceLedger("shop", NamespaceQuota(max_topics=0, max_connections=0), 0)
-        for check in (lambda: ledger.check_topics(1), ledger.check_connections):
-            with pytest.raises(LimitExceededError):
-                check()
-
-    def test_a_lowered_quota_removes_nothing_and_a_raised_one_makes_room(self) -> None:
-        ledger = NamespaceLedger("shop", NamespaceQuota(max_topics=10), 0)
-        ledger.topics = 8
-        ledger.change(NamespaceQuota(max_topics=5), 1, 0)
-        assert ledger.topics == 8
-        with pytest.raises(LimitExceededError, match="has 8 topics and partitions, and its quota max_topics is 5"):
-            ledger.check_topics(1)
-        ledger.change(NamespaceQuota(max_topics=9), 1, 0)
-        ledger.check_topics(1)
-
-    def test_brokers_share_connections_and_rates(self) -> None:
-        quota = NamespaceQuota(max_connections=10, publish_bytes_per_s=300.0)
-        ledger = NamespaceLedger("shop", quota, 0)
-        ledger.change(quota, 3, 0)
-        ledger.connections = 3
-        ledger.check_connections()
-        ledger.connections = 4
-        with pytest.raises(LimitExceededError, match=r"max_connections is 10 \(4 at this broker, one of 3\)"):
-            ledger.check_connections()
-        ledger.published(200, 10)  # a share of 100 a second, and a burst of one second
-        assert ledger.publish_at(10) == pytest.approx(11, abs=0.02)
-
-    def test_publishing_is_delayed_and_never_refused(self) -> None:
-        ledger = NamespaceLedger("shop", NamespaceQuota(publish_bytes_per_s=1000.0), 0)
-        assert ledger.publish_at(0) == 0
-        ledger.published(5000, 0)
-        assert ledger.publish_at(0) == pytest.approx(4, abs=0.01)
-        assert ledger.publish_at(4.1) == 4.1
-        ledger.change(NamespaceQuota(publish_bytes_per_s=10.0), 1, 0)  # the debt of five seconds becomes one
-        assert ledger.publish_at(0.2) <= 1.1
-        ledger.change(NamespaceQuota(), 1, 0)
-        assert ledger.publish_at(0) == 0
 
 
 class TestPrincipals:
@@ -152,34 +73,25 @@ class TestPrincipals:
 @pytest.mark.parametrize(
     "quota",
     [
-        NamespaceQuota(max_topics=-1),
-        NamespaceQuota(publish_bytes_per_s=0.0),
-        NamespaceQuota(publish_bytes_per_s=float("nan")),
+        PrincipalQuota(publish_bytes_per_s=0.0),
+        PrincipalQuota(publish_bytes_per_s=float("nan")),
         PrincipalQuota(calls_per_s=float("inf")),
         PrincipalQuota(max_streams=-5),
         PrincipalQuota(consume_bytes_per_s=-1.0),
     ],
 )
-def test_invalid_quotas_are_refused(quota: NamespaceQuota | PrincipalQuota) -> None:
+def test_invalid_quotas_are_refused(quota: PrincipalQuota) -> None:
     with pytest.raises(InvalidArgumentError, match="must"):
         check_quota(quota)
 
 
 def test_valid_quotas_are_stored_without_what_they_do_not_limit() -> None:
-    quota = NamespaceQuota(max_topics=0, publish_bytes_per_s=0.5)
+    quota = PrincipalQuota(max_streams=0, publish_bytes_per_s=0.5)
     check_quota(quota)
-    check_quota(NamespaceQuota())
-    assert msgspec.json.encode(quota) == b'{"max_topics":0,"publish_bytes_per_s":0.5}'
+    check_quota(PrincipalQuota())
+    assert msgspec.json.encode(quota) == b'{"max_streams":0,"publish_bytes_per_s":0.5}'
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(b'{"max_topic":1}', type=NamespaceQuota)
-
-
-@pytest.mark.parametrize(
-    ("quota", "brokers", "share"),
-    [(10, 1, 10), (10, 3, 4), (1, 3, 1), (0, 3, 0), (10, 0, 10), (10.0, 4, 2.5), (0.5, 2, 0.25)],
-)
-def test_shares_of_brokers(quota: float, brokers: int, share: float) -> None:
-    assert share_of(quota, brokers) == share
+        msgspec.json.decode(b'{"max_stream":1}', type=PrincipalQuota)
 
 
 @given(

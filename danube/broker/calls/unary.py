@@ -10,6 +10,7 @@ from danube.model.cluster_api import ClusterMethod
 from danube.model.history_api import HistoryMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
+from danube.model.quotas import ChangeQuota, QuotaMethod, ShowQuota
 from danube.wire import Context, Method, Service
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def unary_calls(operations: Operations) -> Service:
         (api.Method.CREATE_NAMESPACE, topics.create_namespace, api.CreateNamespace),
         (api.Method.DELETE_NAMESPACE, topics.delete_namespace, api.DeleteNamespace),
         (api.Method.LIST_NAMESPACES, topics.list_namespaces, api.ListNamespaces),
+        (QuotaMethod.SHOW, topics.show_quota, ShowQuota),
+        (QuotaMethod.CHANGE, topics.change_quota, ChangeQuota),
         (api.Method.LIST_SUBSCRIPTIONS, subscriptions.list_subscriptions, api.ListSubscriptions),
         (api.Method.DESCRIBE_SUBSCRIPTION, subscriptions.describe_subscription, api.SubscriptionRef),
         (api.Method.EXPLAIN_SUBSCRIPTION, subscriptions.explain_subscription, api.SubscriptionRef),

@@ -83,7 +83,7 @@ class Catalogue(CatalogueRecords):
         changes = self._changes = Changes(writer, membership)
         subscriptions = self.subscriptions = SubscriptionRows(store, changes, self.new_id, clock_us)
         assigning = self.assigning = Assigning(tables, changes, membership)
-        self._entering = Entering(tables, changes, assigning, membership, limits)
+        self._entering = Entering(store, tables, self, changes, assigning, membership, limits)
         self.creations = Creations(
             self._entering, self, subscriptions, membership, limits, self.new_id, clock_us, self.create_namespace
         )
@@ -142,7 +142,7 @@ class Catalogue(CatalogueRecords):
 
     def _topic_changed(self, change: RowChange[TopicRecord]) -> None:
         after = change.after
-        self.note_topic(change.before, after)
+        self.note_topic(change.name, change.before, after)
         if change.before is not None and (after is None or after.topic_ids != change.before.topic_ids):
             for topic_id in change.before.topic_ids:
                 self._unassigned.pop(topic_id, None)
@@ -153,7 +153,8 @@ class Catalogue(CatalogueRecords):
         self.on_topic(change)
 
     def _namespace_changed(self, change: RowChange[NamespaceRecord]) -> None:
-        if change.before is not None and change.after is not None:
+        before, after = change.before, change.after
+        if before is not None and after is not None and before.policies != after.policies:
             self.on_policies(change.name)
 
     def newly_assigned(self, topic_id: TopicId) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from danube.model.errors import (
 )
 from danube.model.ids import TopicId
 from danube.model.names import split_partition
+from danube.model.quotas import NamespaceQuota
 from danube.model.records import NamespaceRecord, SubscriptionRecord, TopicRecord
 
 __all__ = ["BROKER", "BUILT_IN_NAMESPACES", "CatalogueRecords", "without_planned"]
@@ -30,6 +32,7 @@ BROKER: Final = "broker"
 
 _encode = msgspec.msgpack.encode
 _NO_POLICIES: Final = TopicPolicies()
+_NO_QUOTA: Final = NamespaceQuota()
 
 
 class CatalogueRecords:
@@ -61,6 +64,10 @@ class CatalogueRecords:
         self._withheld = withheld
         self._partitions = sum(len(record.topic_ids) for record in topics.values())
         """Of all topics; plain ones count as one."""
+        self._held: Counter[str] = Counter()
+        """The same, of each namespace."""
+        for name, record in topics.items():
+            self._held[_namespace_of(name)] += len(record.topic_ids)
         self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
         """Returns why it is unknown whether a topic without a record exists; None if it does not."""
 
@@ -101,7 +108,8 @@ class CatalogueRecords:
 
         Raises:
             NamespaceNotFoundError: it does not exist.
-            FailedPreconditionError: it is built in, or has topics.
+            FailedPreconditionError: it is built in, or has topics, or a quota: one who may delete namespaces, but not
+                change quotas, would be rid of it.
         """
         if name not in self._namespaces:
             raise NamespaceNotFoundError(f"namespace {name!r} does not exist")
@@ -111,6 +119,11 @@ class CatalogueRecords:
         if held:
             raise FailedPreconditionError(
                 f"namespace {name!r} still holds {held} topic(s); delete them first (danube topics list)"
+            )
+        if self._namespaces[name].quota != _NO_QUOTA:
+            raise FailedPreconditionError(
+                f"namespace {name!r} has a quota; have an administrator remove it first: danube namespaces quota unset"
+                f" {name} {' '.join(msgspec.to_builtins(self._namespaces[name].quota))}"
             )
 
     # --- Topics ---
@@ -246,9 +259,18 @@ class CatalogueRecords:
         """Whether so many more topics and partitions are allowed."""
         return self._partitions + added <= self._limits.max_topics
 
-    def note_topic(self, before: TopicRecord | None, after: TopicRecord | None) -> None:
+    def note_topic(self, name: str, before: TopicRecord | None, after: TopicRecord | None) -> None:
         """Count the partitions of a topic whose record was created, changed or deleted."""
-        self._partitions += (len(after.topic_ids) if after else 0) - (len(before.topic_ids) if before else 0)
+        more = (len(after.topic_ids) if after else 0) - (len(before.topic_ids) if before else 0)
+        self._partitions += more
+        namespace = _namespace_of(name)
+        self._held[namespace] += more
+        if not self._held[namespace]:
+            del self._held[namespace]
+
+    def topics_of(self, namespace: str) -> int:
+        """Return how many topics and partitions of a namespace are known."""
+        return self._held.get(namespace, 0)
 
     # --- Policies ---
 
@@ -330,6 +352,10 @@ def without_planned(record: TopicRecord, topic_id: TopicId, subscription: str) -
         if topic_id in (0, each):
             names.pop(subscription, None)
     return None if planned == record.planned else _replaced(record, planned)
+
+
+def _namespace_of(topic: str) -> str:
+    return topic.split("/", 2)[1]
 
 
 def _replaced(record: TopicRecord, planned: Mapping[TopicId, dict[str, dict[str, Any]]]) -> TopicRecord:

@@ -15,7 +15,7 @@ next start of the broker, which fences the change before it reads the tables.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -99,7 +99,13 @@ class Changes:
             self._undo = _nothing
             yield
 
-    async def change(self, make: Callable[[], Sequence[Step]], *rows: Row, revocable: bool = False) -> None:
+    async def change(
+        self,
+        make: Callable[[], Sequence[Step]],
+        *rows: Row,
+        revocable: bool = False,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Make a change.
 
         Args:
@@ -107,6 +113,7 @@ class Changes:
                 again after the rows were read again.
             rows: that the checks depend on.
             revocable: whether the change is undone if it is applied although this has raised an error.
+            prepare: called before each call of ``make``; reads what the tables do not tell.
 
         Raises:
             UnavailableError: other brokers changed the same rows, again and again; or as :meth:`apply`.
@@ -116,6 +123,8 @@ class Changes:
             fresh = self._membership.is_alone
             for _ in range(_ATTEMPTS):
                 try:
+                    if prepare is not None:
+                        await prepare()
                     steps = make()
                     if steps:
                         await self.apply(*steps, revocable=revocable)

@@ -11,6 +11,11 @@ waiting tasks gets its turn makes the transaction for all of them; the others fi
 does not hold, or the store refuses a record, it is unknown which creation it belongs to: each of them is then tried by
 itself. If the task that makes the transaction is cancelled, the outcome is settled by the next one, as for every change
 in doubt.
+
+**Quotas.** Topics of a namespace with a quota of topics are created one at a time. Alone, a broker knows the number of
+them. In a cluster it may not have heard of all of them; so it lists them, and the transaction writes the namespace's
+row again, on condition that this has not changed since before the list. So of two brokers that create the last topic,
+one counts again, and is refused. Restored topics are not refused: they are what exists.
 """
 
 from __future__ import annotations
@@ -18,17 +23,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
 from danube.broker.catalogue.assigning import TOPICS_PER_TRANSACTION, Assigning, groups
+from danube.broker.catalogue.catalogue_records import CatalogueRecords
 from danube.broker.catalogue.changes import MAY_BE_STALE, SETTLE_S, Changes, Row, Step, noted
 from danube.broker.catalogue.grouping import Group
 from danube.broker.catalogue.tables import Tables
 from danube.cluster.membership import Membership
 from danube.cluster.records import CREATING, CreatingRecord, Reason
-from danube.metadata import Change, Condition, Put
+from danube.metadata import Change, Condition, MetadataStore, Put, decode_record
 from danube.model import Limits, validate_topic
 from danube.model.errors import (
     AlreadyExistsError,
@@ -41,11 +47,15 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
-from danube.model.records import TopicRecord
+from danube.model.quotas import check_topics
+from danube.model.records import TopicRecord, decode_topic
 
 __all__ = ["Entering", "NewTopic", "Place"]
 
 _log = logging.getLogger("danube.broker")
+
+_ROWS_PER_TURN: Final = 500
+"""Records that are counted before other tasks run."""
 
 _REFUSALS: Final = (InvalidArgumentError, LimitExceededError, PermissionDeniedError)
 """Errors of the store that may be due to one record of a transaction."""
@@ -88,6 +98,9 @@ class NewTopic:
         self.is_done = False
         self.is_single = False
         """Whether it is to be tried by itself."""
+        self.namespace = validate_topic(topic).namespace
+        self._counted: Counted | None = None
+        """What :meth:`count` has found."""
         self._entering = entering
         self._make = make
         self._place = place
@@ -108,15 +121,45 @@ class NewTopic:
         if self._place is not None:
             chosen = self._place(len(added), [each for each in present if each is not None])
         self.owners = dict(zip(added, chosen, strict=True))
+        self.check_quota()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its namespace has a quota of topics."""
+        record = self._entering.tables.namespaces.values.get(self.namespace)
+        return record is not None and record.quota.max_topics is not None
+
+    async def count(self) -> None:
+        """Count the topics of its namespace, if that has a quota. Call this before :meth:`begin` or :meth:`fixed`.
+
+        Raises:
+            DanubeError: the store cannot answer.
+        """
+        self._counted = await self._entering.count(self.namespace) if self.is_limited else None
+
+    def check_quota(self) -> None:
+        """Check that the quota of its namespace has room for it, after :meth:`count`.
+
+        Raises:
+            LimitExceededError: it has not.
+            MetadataConflictError: the namespace has changed since its topics were counted.
+        """
+        if not self.is_limited or not self.owners or self.reason is not Reason.CREATED:
+            return
+        table, counted = self._entering.tables.namespaces, self._counted
+        if counted is None or counted.revision != table.revision(self.namespace):
+            raise MetadataConflictError(f"namespace {self.namespace!r} has changed while its topics were counted")
+        check_topics(self.namespace, table.values[self.namespace].quota, counted.topics, len(self.owners))
 
     def fixed(self) -> list[Step]:
         """Return the conditions that the namespace exists, and that all owners run."""
-        table, namespace = self._entering.tables.namespaces, validate_topic(self.topic).namespace
+        table, namespace = self._entering.tables.namespaces, self.namespace
         condition = Condition(f"/namespaces/{namespace}", table.revision(namespace))
-        return [
-            Step(table, namespace, Change((condition,), (), noted)),
-            *self._entering.assigning.running(self.owners.values()),
-        ]
+        step = Step(table, namespace, Change((condition,), (), noted))
+        if self.is_limited and not self._entering.membership.is_alone:
+            # A count by another broker that does not include this topic is void.
+            step = Step(table, namespace, table.put(namespace, table.values[namespace]))
+        return [step, *self._entering.assigning.running(self.owners.values())]
 
     def finish(self) -> list[Step]:
         """Return the step that makes it visible."""
@@ -133,15 +176,24 @@ class NewTopic:
     @property
     def rows(self) -> tuple[Row, ...]:
         """The rows that the checks depend on."""
-        tables, namespace = self._entering.tables, validate_topic(self.topic).namespace
-        return Row(tables.topics, self.topic), Row(tables.namespaces, namespace), Row(tables.creating, self.topic)
+        tables = self._entering.tables
+        return Row(tables.topics, self.topic), Row(tables.namespaces, self.namespace), Row(tables.creating, self.topic)
+
+
+class Counted(NamedTuple):
+    """How many topics and partitions a namespace has."""
+
+    topics: int
+    revision: int
+    """Of the namespace's row, read before they were counted."""
 
 
 class Entering:
     """Enters new topics; see the module.
 
     Args:
-        tables: of the catalogue.
+        store: the metadata.
+        tables, records: of the catalogue.
         changes: of this broker.
         assigning: makes the assignments.
         membership: this broker in the cluster.
@@ -149,8 +201,17 @@ class Entering:
     """
 
     def __init__(
-        self, tables: Tables, changes: Changes, assigning: Assigning, membership: Membership, limits: Limits
+        self,
+        store: MetadataStore,
+        tables: Tables,
+        records: CatalogueRecords,
+        changes: Changes,
+        assigning: Assigning,
+        membership: Membership,
+        limits: Limits,
     ) -> None:
+        self._store = store
+        self._records = records
         self.tables = tables
         self.membership = membership
         self.assigning = assigning
@@ -166,7 +227,7 @@ class Entering:
         if new.number > TOPICS_PER_TRANSACTION:
             await self._enter_in_steps(new)
         elif revocable:
-            await self._changes.change(new.at_once, *new.rows, revocable=True)
+            await self._changes.change(new.at_once, *new.rows, revocable=True, prepare=new.count)
         else:
             await self._enter_together(new)
         return new.record
@@ -183,7 +244,27 @@ class Entering:
         if new.failure is not None:
             raise new.failure
         if new.is_single:
-            await self._changes.change(new.at_once, *new.rows)
+            await self._changes.change(new.at_once, *new.rows, prepare=new.count)
+
+    async def count(self, namespace: str) -> Counted:
+        """Count the topics and partitions of a namespace.
+
+        Raises:
+            DataLossError: a record does not decode.
+            DanubeError: the store cannot answer.
+        """
+        table = self.tables.namespaces
+        if self.membership.is_alone:
+            return Counted(self._records.topics_of(namespace), table.revision(namespace))
+        await table.refresh(namespace)
+        revision = table.revision(namespace)
+        items, _ = await self._store.list(f"/topics/{namespace}/")
+        topics = 0
+        for index, item in enumerate(items, 1):
+            topics += len(decode_record(item, decode_topic).topic_ids)
+            if not index % _ROWS_PER_TURN:
+                await trio.lowlevel.checkpoint()
+        return Counted(topics, revision)
 
     async def _commit_waiting(self) -> None:
         """Make one transaction for the first that waits, and for all others that fit; or refuse the first one."""
@@ -195,6 +276,9 @@ class Entering:
         added = 0
         try:
             for new in [new for new in self._waiting if new.is_open]:
+                if new.is_limited:
+                    new.is_single = True
+                    continue
                 try:
                     own = new.at_once(added)
                 except MAY_BE_STALE as error:
@@ -258,12 +342,14 @@ class Entering:
             return [Step(creating, topic, creating.create(topic, record)), *new.fixed()]
 
         try:
-            await changes.change(announce, *new.rows)
+            await changes.change(announce, *new.rows, prepare=new.count)
             still = Step(creating, topic, Change((Condition(CREATING + topic, creating.revision(topic)),), (), noted))
             async with changes.changing():
                 for ids in groups(list(new.owners)):
                     group = {each: new.owners[each] for each in ids}
                     await changes.apply(still, *self.assigning.assigned(group, new.reason, new.epoch))
+                await new.count()  # others may have created topics since it was announced
+                new.check_quota()
                 await changes.apply(Step(creating, topic, creating.delete(topic)), *new.finish(), *new.fixed())
         except DanubeError as error:
             self._abandon(new)

@@ -16,6 +16,7 @@ from danube.model import TopicPolicies, validate_namespace
 from danube.model.errors import AlreadyExistsError, FailedPreconditionError
 from danube.model.ids import TopicId
 from danube.model.policies import change_policy
+from danube.model.quotas import NamespaceQuota, change_quota
 from danube.model.records import NamespaceRecord, TopicRecord
 
 __all__ = ["PolicyChanges"]
@@ -70,8 +71,25 @@ class PolicyChanges:
 
         await self._changes.change(make, Row(table, name))
 
+    async def quota(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change the quota of a namespace. From then on no broker creates what would exceed it.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+            InvalidArgumentError: see :func:`danube.model.quotas.change_quota`.
+        """
+        validate_namespace(name)
+        table = self._tables.namespaces
+
+        def make() -> list[Step]:
+            record = self._records.namespace(name)
+            record = msgspec.structs.replace(record, quota=change_quota(record.quota, changes))
+            return [Step(table, name, table.put(name, record))]
+
+        await self._changes.change(make, Row(table, name))
+
     async def restore(self, records: Mapping[str, bytes]) -> list[str]:
-        """Enter policies of namespaces and the broker from elsewhere; existing ones remain unchanged.
+        """Enter policies and quotas of namespaces and the broker from elsewhere; existing ones remain unchanged.
 
         Args:
             records: as returned by :meth:`CatalogueRecords.records_above`.
@@ -89,11 +107,12 @@ class PolicyChanges:
                     return [Step(policy_table, BROKER, policy_table.put(BROKER, policies))]
                 return []
             record = self._records.namespace(name)
-            policies = _NAMESPACE.decode(encoded).policies
-            if record.policies == TopicPolicies() != policies:
-                changed = msgspec.structs.replace(record, policies=policies)
-                return [Step(namespaces, name, namespaces.put(name, changed))]
-            return []
+            former, changed = _NAMESPACE.decode(encoded), record
+            if record.policies == TopicPolicies():
+                changed = msgspec.structs.replace(changed, policies=former.policies)
+            if record.quota == NamespaceQuota():
+                changed = msgspec.structs.replace(changed, quota=former.quota)
+            return [Step(namespaces, name, namespaces.put(name, changed))] if changed != record else []
 
         for name, encoded in sorted(records.items()):
             if name and name not in namespaces.values:

@@ -17,6 +17,7 @@ from danube.model import TopicPolicies, api, validate_topic
 from danube.model.errors import CallRefusedError, DanubeError, TopicNotFoundError
 from danube.model.ids import NO_TOPIC, Offset, TopicId
 from danube.model.policies import check_policy
+from danube.model.quotas import ChangeQuota, QuotaReport, ShowQuota
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
@@ -159,6 +160,18 @@ class TopicOperations:
         self._directory.membership.check_reach()
         await self._directory.catalogue.delete_namespace(request.namespace)
         return api.Done()
+
+    async def show_quota(self, request: ShowQuota) -> QuotaReport:
+        """Return the quota of a namespace, and what it uses."""
+        catalogue = self._directory.catalogue
+        quota = catalogue.namespace(request.namespace).quota
+        return QuotaReport(request.namespace, quota, catalogue.topics_of(request.namespace))
+
+    async def change_quota(self, request: ChangeQuota) -> QuotaReport:
+        """Change the quota of a namespace. What exists stays."""
+        self._directory.membership.check_reach()
+        await self._directory.catalogue.policy_changes.quota(request.namespace, request.changes)
+        return await self.show_quota(ShowQuota(request.namespace))
 
     async def list_namespaces(self, _request: api.ListNamespaces) -> api.NamespaceList:
         """List namespaces."""

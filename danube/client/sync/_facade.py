@@ -33,6 +33,7 @@ from danube.model.limits import MIB, Limits
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 from danube.model.policy_api import PolicyReport
 from danube.model.query_api import LogParts, LogState
+from danube.model.quotas import QuotaReport
 from danube.model.stage_api import StageCommit, StagedBatch
 
 __all__ = [
@@ -526,6 +527,27 @@ class Admin(Handle[_admin.Admin]):
     def list_namespaces(self) -> list[str]:
         """Return the names of all namespaces."""
         return self._loop.run(self._inner.list_namespaces)
+
+    def quota(self, namespace: str) -> QuotaReport:
+        """Return the quota of a namespace, and how many topics it has.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+        """
+        return self._loop.run(self._inner.quota, namespace)
+
+    def change_quota(self, namespace: str, **changes: Any) -> QuotaReport:
+        """Change the quota of a namespace, and return it. It applies at once, at all brokers; what exists stays.
+
+        Args:
+            namespace: its name.
+            changes: fields of :class:`danube.model.quotas.NamespaceQuota`; None removes one. Others remain unchanged.
+
+        Raises:
+            InvalidArgumentError: an unknown name, or an invalid value.
+            NamespaceNotFoundError: it does not exist.
+        """
+        return self._loop.run(self._inner.change_quota, namespace, **changes)
 
     def list_subscriptions(self, topic: str) -> list[api.SubscriptionInfo]:
         """Return the subscriptions of a topic, one row for each partition."""

@@ -32,6 +32,7 @@ from danube.model.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    LimitExceededError,
     NotOwnerError,
     OwnerAwayError,
     TopicNotFoundError,
@@ -39,6 +40,7 @@ from danube.model.errors import (
 )
 from danube.model.ids import TopicId
 from danube.model.limits import MIB
+from danube.model.quotas import ChangeQuota
 from danube.wire import Context
 
 pytestmark = pytest.mark.virtual
@@ -854,3 +856,67 @@ async def test_lists_say_who_did_not_answer(tmp_path: Path) -> None:
         assert await silent() == {name: ["b3"] for name in (*its, "/default/parts")}
         await trio.sleep(5)
         assert await silent() == {name: ["b3"] for name in (*its, "/default/parts")}, "its session has ended"
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_brokers_do_not_exceed_a_quota_of_topics_together(tmp_path: Path, seed: int) -> None:
+    async with cluster(tmp_path, 3) as world:
+        first = world.machines[0].broker.operations.topics
+        await first.create_namespace(api.CreateNamespace("shop"))
+        await wait_until(lambda: all("shop" in each.catalogue.namespaces for each in directories(world)))
+        outcomes: Counter[str] = Counter()
+
+        async def create(number: int) -> None:
+            operations = world.machines[(number + seed) % 3].broker.operations.topics
+            request = api.CreateTopic(f"/shop/t{number}", partitions=number % 4)
+            try:
+                await operations.create_topic(request)
+            except LimitExceededError:
+                outcomes["refused"] += 1
+            except UnavailableError:  # others were faster, again and again
+                outcomes["later"] += 1
+            else:
+                outcomes["topics"] += max(1, number % 4)
+
+        async with trio.open_nursery() as nursery:  # the others have not heard of the quota when they begin
+            await first.change_quota(ChangeQuota("shop", {"max_topics": 7}))
+            for number in range(12):
+                nursery.start_soon(create, number)
+        for number in range(12, 40):  # fill it to the last
+            await create(4 * number)
+        assert outcomes["topics"] == 7
+        assert outcomes["refused"] >= 28 - 7
+        for each in directories(world):
+            await wait_until(lambda each=each: each.catalogue.topics_of("shop") == 7)
+        # What another broker has deleted or raised counts at once.
+        name = next(name for name, record in directories(world)[0].catalogue.topics("shop") if not record.partitions)
+        await world.machines[1].broker.operations.topics.delete_topic(api.DeleteTopic(name))
+        await world.machines[2].broker.operations.topics.create_topic(api.CreateTopic("/shop/last"))
+        await world.machines[1].broker.operations.topics.change_quota(ChangeQuota("shop", {"max_topics": 8}))
+        await world.machines[2].broker.operations.topics.create_topic(api.CreateTopic("/shop/more"))
+        with pytest.raises(LimitExceededError, match="quota max_topics is 8"):
+            await first.create_topic(api.CreateTopic("/shop/beyond"))
+
+
+async def test_a_large_topic_is_counted_again_before_it_is_visible(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as world:
+        first, second = (each.broker.operations.topics for each in world.machines)
+        await first.create_namespace(api.CreateNamespace("shop"))
+        await first.change_quota(ChangeQuota("shop", {"max_topics": 200}))
+        await wait_until(lambda: all("shop" in each.catalogue.namespaces for each in directories(world)))
+        made: list[str] = []
+
+        async def create(operations: Any, name: str) -> None:
+            with suppress(LimitExceededError, UnavailableError):
+                await operations.create_topic(api.CreateTopic(name, partitions=130))
+                made.append(name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create, first, "/shop/a")
+            nursery.start_soon(create, second, "/shop/b")
+        assert len(made) == 1
+        await create(first, "/shop/c")
+        assert len(made) == 1
+        for each in directories(world):
+            await wait_until(lambda each=each: each.catalogue.topics_of("shop") == 130)
+        await second.create_topic(api.CreateTopic("/shop/d", partitions=70))

@@ -20,6 +20,7 @@ from danube.model.errors import (
     TopicNotFoundError,
 )
 from danube.model.names import fnv1a_64, route_key
+from danube.model.quotas import NamespaceQuota, QuotaReport
 
 pytestmark = pytest.mark.virtual
 
@@ -228,3 +229,46 @@ async def test_durability_is_fixed_at_creation(tmp_path: Path) -> None:
             "/default/os": 2,
             "/default/disk": 2,
         }
+
+
+async def test_a_quota_of_topics(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        admin = client.admin
+        for change in (admin.change_quota("shop", max_topics=3), admin.quota("shop")):
+            with pytest.raises(NamespaceNotFoundError):
+                await change
+        await admin.create_namespace("shop")
+        assert await admin.quota("shop") == QuotaReport("shop", NamespaceQuota(), 0)
+        await admin.create_topic("/shop/a")
+        assert await admin.change_quota("shop", max_topics=3) == QuotaReport("shop", NamespaceQuota(max_topics=3), 1)
+        with pytest.raises(InvalidArgumentError, match="known names are max_topics"):
+            await admin.change_quota("shop", max_topic=3)
+        with pytest.raises(InvalidArgumentError, match="must not be negative"):
+            await admin.change_quota("shop", max_topics=-1)
+        with pytest.raises(
+            LimitExceededError,
+            match="'shop' has 1 topics and partitions, and its quota max_topics is 3: 3 more cannot be created",
+        ):
+            await admin.create_topic("/shop/b", partitions=3)
+        await admin.create_topic("/shop/b", partitions=2)
+        with pytest.raises(LimitExceededError, match="quota max_topics is 3"):
+            async with client.producer("/shop/automatic"):
+                pass
+        await admin.create_topic("/default/other", partitions=5)  # another namespace
+        async with client.producer("/shop/a") as producer:
+            await producer.send(b"what exists is served")
+        await running.restart()
+        assert await admin.quota("shop") == QuotaReport("shop", NamespaceQuota(max_topics=3), 3)
+        with pytest.raises(LimitExceededError, match="has 3 topics and partitions"):
+            await admin.create_topic("/shop/c")
+        await admin.delete_topic("/shop/b")
+        assert (await admin.change_quota("shop", max_topics=0)).topics == 1
+        with pytest.raises(LimitExceededError, match="max_topics is 0"):
+            await admin.create_topic("/shop/c")
+        await admin.delete_topic("/shop/a")
+        with pytest.raises(FailedPreconditionError, match="namespaces quota unset shop max_topics"):
+            await admin.delete_namespace("shop")
+        await admin.change_quota("shop", max_topics=None)
+        await admin.create_topic("/shop/c", partitions=5)
+        await admin.delete_topic("/shop/c")
+        await admin.delete_namespace("shop")
