@@ -920,3 +920,34 @@ async def test_a_large_topic_is_counted_again_before_it_is_visible(tmp_path: Pat
         for each in directories(world):
             await wait_until(lambda each=each: each.catalogue.topics_of("shop") == 130)
         await second.create_topic(api.CreateTopic("/shop/d", partitions=70))
+
+
+async def test_a_quota_of_topics_holds_for_many_creations_at_once(tmp_path: Path) -> None:
+    """Each creation counts those before it, also those of brokers of which it has not heard yet."""
+    async with cluster(tmp_path, 3) as world:
+        catalogue = world.machines[0].broker.directory.catalogue
+        await catalogue.policy_changes.quota("default", {"max_topics": 20})
+        results: Counter[str] = Counter()
+
+        async def create(machine: Machine, name: str, partitions: int) -> None:
+            try:
+                await machine.broker.directory.create(name, None, partitions)
+                results["created"] += max(1, partitions)
+            except LimitExceededError:
+                results["refused"] += 1
+            except UnavailableError:
+                results["unknown"] += 1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                machine = world.machines[number % 3]
+                nursery.start_soon(create, machine, f"/default/t{number}", number % 3)
+        await wait_until(lambda: len({each.catalogue.topics_of("default") for each in directories(world)}) == 1)
+        assert catalogue.topics_of("default") == results["created"] <= 20
+        # Large topics are created in several transactions.
+        results.clear()
+        await catalogue.policy_changes.quota("default", {"max_topics": 820})
+        async with trio.open_nursery() as nursery:
+            for number, machine in enumerate(world.machines):
+                nursery.start_soon(create, machine, f"/default/large{number}", 400)
+        assert results["created"] <= 800
