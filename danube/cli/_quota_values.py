@@ -1,22 +1,35 @@
-"""Quotas of namespaces in the notation of the command line: ``max_topics=100``. A name may be written with dashes."""
+"""Quotas of namespaces in the notation of the command line, such as ``max_topics=100 publish_rate=10MiB/s``."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from danube.model.errors import InvalidArgumentError
+from danube.cli._policy_values import TOPIC_POLICIES, Kind
+from danube.model.errors import ConfigurationError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from danube.model.quotas import QuotaReport
 
 __all__ = ["QUOTAS", "parse_quota_names", "parse_quotas", "show_quotas"]
 
-QUOTAS: Final = {"max_topics": "topics"}
-"""Every field of :class:`danube.model.quotas.NamespaceQuota`, with the field of QuotaReport that tells what is used."""
-
 _MOST_DIGITS: Final = 18
+
+
+def _parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise InvalidArgumentError(f"{text!r} is not a number; to remove a quota, use `danube namespaces quota unset`")
+    return int(text)
+
+
+QUOTAS: Final[Mapping[str, Kind]] = {
+    "max_topics": Kind(_parse_count, str),
+    "publish_rate": TOPIC_POLICIES["publish_rate"],
+}
+"""Every field of :class:`danube.model.quotas.NamespaceQuota`."""
+_USED: Final = {"max_topics": "topics"}
+"""For counts: the field of QuotaReport that tells what is used."""
 
 
 def parse_quotas(texts: Sequence[str]) -> dict[str, Any]:
@@ -33,11 +46,10 @@ def parse_quotas(texts: Sequence[str]) -> dict[str, Any]:
         name, value = _find(left), right.strip()
         if name in changes:
             raise InvalidArgumentError(f"{name} is given twice; give it once")
-        if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
-            raise InvalidArgumentError(
-                f"{name}: {value!r} is not a number; to remove a quota, use `danube namespaces quota unset`"
-            )
-        changes[name] = int(value)
+        try:
+            changes[name] = QUOTAS[name].parse(value)
+        except (InvalidArgumentError, ConfigurationError) as error:
+            raise InvalidArgumentError(f"{name}: {error}") from error
     return changes
 
 
@@ -62,7 +74,8 @@ def _find(text: str) -> str:
 def show_quotas(report: QuotaReport) -> list[dict[str, str]]:
     """Return a row with name, value and use for each quota."""
     rows = []
-    for name, used in QUOTAS.items():
+    for name, kind in QUOTAS.items():
         value = getattr(report.quota, name)
-        rows.append({"quota": name, "value": "-" if value is None else str(value), "used": str(getattr(report, used))})
+        used = str(getattr(report, _USED[name])) if name in _USED else "-"
+        rows.append({"quota": name, "value": "-" if value is None else kind.show(value), "used": used})
     return rows

@@ -55,15 +55,19 @@ def show_quota(
 @_quota_app.command("set")
 def set_quota(
     namespace: _Name,
-    changes: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as max_topics=100.")],
+    changes: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as max_topics=100 publish_rate=10MiB/s.")
+    ],
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Set quotas of a namespace; others stay as they are.
 
-    max_topics is the number of plain topics and partitions, in the whole cluster. It applies at once; what exists
-    stays, also if it is more. With access control, this needs ManageNamespace on the cluster.
+    max_topics is the number of plain topics and partitions, in the whole cluster; what exists stays, also if it is
+    more. publish_rate is that of all producers of the namespace at each broker: messages or bytes per second (100/s,
+    10MiB/s, or both with a comma); they are delayed, not refused. Quotas apply at once. With access control, this
+    needs ManageNamespace on the cluster.
     """
     plain = parse_quotas(changes)
     _show(run_with_client(lambda client: client.admin.change_quota(namespace, **plain), url, context), output)

@@ -1,6 +1,8 @@
-"""Quotas of namespaces: what all brokers of a cluster together let a namespace use.
+"""Quotas of namespaces: what a namespace may use at most.
 
-A quota that is reached refuses what would add to it, and nothing else: what exists stays, also when a quota is lowered.
+A count that has reached its quota refuses what would add to it, and nothing else: what exists stays, also when a quota
+is lowered. It is of the whole cluster. A rate delays, and is of each broker: brokers do not ask each other for each
+batch.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ from typing import Any, Final
 import msgspec
 
 from danube.model.errors import InvalidArgumentError, LimitExceededError
+from danube.model.policies import Rate, TopicPolicies, check_policy
 
 __all__ = ["ChangeQuota", "NamespaceQuota", "QuotaMethod", "QuotaReport", "ShowQuota", "change_quota", "check_topics"]
 
 
 class NamespaceQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a namespace may use at most, in the whole cluster; None: no quota."""
+    """What a namespace may use at most; None: no quota."""
 
     max_topics: int | None = None
-    """Plain topics and partitions."""
+    """Plain topics and partitions in the whole cluster. More are refused."""
+    publish_rate: Rate | None = None
+    """All producers of all its topics at one broker together. Excess is delayed, beside the rates of each topic."""
 
 
 def change_quota(quota: NamespaceQuota, changes: Mapping[str, Any]) -> NamespaceQuota:
@@ -35,7 +40,8 @@ def change_quota(quota: NamespaceQuota, changes: Mapping[str, Any]) -> Namespace
         raise InvalidArgumentError(f"quotas: {error}; known names are {known}") from error
     if changed.max_topics is not None and changed.max_topics < 0:
         raise InvalidArgumentError(f"max_topics = {changed.max_topics} must not be negative")
-    return changed
+    check_policy(TopicPolicies(publish_rate=changed.publish_rate))
+    return changed if changed.publish_rate else msgspec.structs.replace(changed, publish_rate=None)
 
 
 def check_topics(namespace: str, quota: NamespaceQuota, used: int, more: int) -> None:

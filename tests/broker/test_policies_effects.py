@@ -14,7 +14,7 @@ from broker.sealed_topics import bucket, publish
 
 import danube
 from danube.broker.delivery.expiry import MessageExpiry, round_s
-from danube.broker.intake.publish_rate import Pace
+from danube.broker.runtime.publish_rate import Pace
 from danube.model import PoisonPolicy, Rate, Retention, TopicPolicies, api
 from danube.model.errors import StorageUnavailableError, TopicNotFoundError
 
@@ -345,3 +345,73 @@ async def test_policies_come_back_from_a_bucket(tmp_path: Path) -> None:
         assert second.broker.directory.find("/default/p-part-0").retention == Retention(max_age_s=1e6)
         (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.policy.max_redelivery_count == 9
+
+
+# --- Quotas of namespaces ---
+
+
+async def test_topics_of_a_namespace_share_its_publish_rate(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
+        admin = client.admin
+        await admin.create_namespace("shop")
+        await admin.create_topic("/shop/a")
+        await admin.create_topic("/shop/b", durability="none")
+        await admin.change_quota("shop", publish_rate=Rate(messages_per_s=100))
+        await admin.create_topic("/shop/c")  # later ones, too
+        await admin.change_policies("/shop/c", publish_rate=Rate(messages_per_s=10_000))
+        await admin.create_topic(TOPIC)
+        await publish_timed(channel, "burst", 1, 100, "/shop/a")
+        took: dict[str, float] = {}
+
+        async def publish(topic: str) -> None:
+            took[topic] = await publish_timed(channel, "p", 20, 10, topic)
+
+        started = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for topic in ("/shop/a", "/shop/b", "/shop/c", TOPIC):
+                nursery.start_soon(publish, topic)
+        assert 5.8 <= trio.current_time() - started < 8  # 600 messages
+        assert min(took[topic] for topic in ("/shop/a", "/shop/b", "/shop/c")) > 5, "they take turns"
+        assert took[TOPIC] < 1, "no other namespace waits with it"
+        assert sum(running.topic(topic).end_offset for topic in ("/shop/a", "/shop/b", "/shop/c")) == 700
+
+
+async def test_another_publish_rate_of_a_namespace_counts_at_once(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
+        admin = client.admin
+        await admin.create_namespace("shop")
+        await admin.create_topic("/shop/a")
+        await admin.create_topic("/shop/b")
+        await admin.change_quota("shop", publish_rate=Rate(messages_per_s=0.01))
+        await running.restart()
+        async with running.channel() as channel, raw_producer(channel, "/shop/a", "a") as producer:
+            producer.send(0, b"goes")
+            await producer.acked()
+            async with raw_producer(channel, "/shop/b", "b") as other:
+                other.send(0, b"waits for 100 s")
+                producer.send(1, b"waits behind it")
+                with trio.move_on_after(0.2) as patience:
+                    await other.acked()
+                assert patience.cancelled_caught
+                assert running.topic("/shop/b").end_offset == 0
+                await admin.change_quota("shop", publish_rate=Rate(messages_per_s=1000))
+                assert await other.acked() == [(0, 0, 1)]
+                assert await producer.acked() == [(1, 1, 1)]
+                await admin.change_quota("shop", publish_rate=Rate(messages_per_s=0.01))
+                producer.send(2, *[b"overdraws"] * 2_000)
+                await producer.acked()
+                other.send(1, b"waits")
+                other.send(2, b"waits, too")
+                await trio.sleep(0.1)
+                assert running.topic("/shop/b").end_offset == 1
+                await admin.change_quota("shop", publish_rate=None)
+                assert await other.acked(2) == [(1, 1, 1), (2, 2, 1)]
+                # One that waits can be deleted, and its producer can go.
+                await admin.change_quota("shop", publish_rate=Rate(messages_per_s=0.001))
+                producer.send(2_002, b"goes")
+                await producer.acked()
+                other.send(3, b"waits")
+                await trio.sleep(0.1)
+                await admin.delete_topic("/shop/b")
+                with pytest.raises(TopicNotFoundError):
+                    await other.reply()

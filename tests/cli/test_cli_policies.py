@@ -224,6 +224,7 @@ def test_every_quota_can_be_written():
         (["max_topics"], "not name=value"),
         (["max_topics=1", "max_topics=2"], "given twice"),
         (["max_topics=none"], "danube namespaces quota unset"),
+        (["publish_rate=x"], "publish_rate: 'x' is not a rate"),
         (["max_topic=1"], "did you mean 'max_topics'"),
         (["x=1"], "known are max_topics"),
     ):
@@ -233,13 +234,17 @@ def test_every_quota_can_be_written():
 
 def test_quotas_of_namespaces(broker):
     run(broker, "namespaces", "create", "tenant")
-    assert table(run(broker, "namespaces", "quota", "show", "tenant")) == {"max_topics": ("-", "0")}
-    done = run(broker, "namespaces", "quota", "set", "tenant", "max_topics=1")
-    assert table(done) == {"max_topics": ("1", "0")}
+    assert table(run(broker, "namespaces", "quota", "show", "tenant")) == {
+        "max_topics": ("-", "0"),
+        "publish_rate": ("-", "-"),
+    }
+    done = run(broker, "namespaces", "quota", "set", "tenant", "max_topics=1", "publish-rate=9/s,1MiB/s")
+    assert table(done) == {"max_topics": ("1", "0"), "publish_rate": ("9/s,1MiB/s", "-")}
     run(broker, "topics", "create", "/tenant/a")
     refused = run(broker, "topics", "create", "/tenant/b", code=75)
     assert "quota max_topics is 1" in refused.output
     shown = json.loads(run(broker, "namespaces", "quota", "show", "tenant", "-o", "json").stdout)
-    assert shown == {"namespace": "tenant", "quota": {"max_topics": 1}, "topics": 1}
+    rate = {"messages_per_s": 9, "bytes_per_s": 2**20}
+    assert shown == {"namespace": "tenant", "quota": {"max_topics": 1, "publish_rate": rate}, "topics": 1}
     run(broker, "namespaces", "quota", "unset", "tenant", "max_topics")
     run(broker, "topics", "create", "/tenant/b")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from danube.model import TopicPolicies
+from danube.model import Rate, TopicPolicies
 from danube.model.errors import InvalidArgumentError, LimitExceededError
 from danube.model.quotas import NamespaceQuota, change_quota, check_topics
 from danube.model.records import NamespaceRecord
@@ -24,10 +24,25 @@ def test_more_than_the_quota_is_refused_and_nothing_else() -> None:
         check_topics("shop", NamespaceQuota(max_topics=0), 0, 1)
 
 
-@pytest.mark.parametrize("changes", [{"max_topics": -1}, {"max_topics": "many"}, {"max_topics": 1.5}, {"topics": 1}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_topics": -1}, {"max_topics": "many"}, {"max_topics": 1.5}, {"topics": 1}],
+)
 def test_invalid_changes_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="max_topics"):
         change_quota(NamespaceQuota(), changes)
+
+
+@pytest.mark.parametrize("rate", [{"bytes_per_s": -1}, {"bytes_per_s": float("inf")}, {"per_s": 1}])
+def test_invalid_rates_are_refused(rate: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="publish_rate"):
+        change_quota(NamespaceQuota(), {"publish_rate": rate})
+
+
+def test_a_rate_without_limits_is_none() -> None:
+    quota = change_quota(NamespaceQuota(max_topics=1), {"publish_rate": {"bytes_per_s": 5}})
+    assert quota.publish_rate == Rate(bytes_per_s=5)
+    assert change_quota(quota, {"publish_rate": {}}) == NamespaceQuota(max_topics=1)
 
 
 def test_none_removes_a_quota() -> None:

@@ -46,7 +46,8 @@ class Catalogue(CatalogueRecords):
         policy_changes: changes policies.
         subscriptions: the records of subscriptions.
         on_topic: called for each change of a topic's record, by any broker; must not raise.
-        on_policies: called with a namespace whose policies were changed, or an empty text for those of the broker.
+        on_policies: called with a namespace whose policies or rates were changed, or an empty text for the broker's
+            policies.
     """
 
     def __init__(
@@ -154,7 +155,9 @@ class Catalogue(CatalogueRecords):
 
     def _namespace_changed(self, change: RowChange[NamespaceRecord]) -> None:
         before, after = change.before, change.after
-        if before is not None and after is not None and before.policies != after.policies:
+        if before is None or after is None:
+            return
+        if before.policies != after.policies or before.quota.publish_rate != after.quota.publish_rate:
             self.on_policies(change.name)
 
     def newly_assigned(self, topic_id: TopicId) -> str:

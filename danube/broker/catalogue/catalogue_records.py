@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from danube.model import Limits, TopicPolicies, partition_name, validate_topic
+from danube.model import Limits, Rate, TopicPolicies, partition_name, validate_topic
 from danube.model.errors import (
     AlreadyExistsError,
     DanubeError,
@@ -271,6 +271,11 @@ class CatalogueRecords:
     def topics_of(self, namespace: str) -> int:
         """Return how many topics and partitions of a namespace are known."""
         return self._held.get(namespace, 0)
+
+    def publish_quota(self, namespace: str) -> Rate | None:
+        """Return the publish rate in the quota of a namespace; None if it has none, or does not exist."""
+        record = self._namespaces.get(namespace)
+        return record.quota.publish_rate if record is not None else None
 
     # --- Policies ---
 

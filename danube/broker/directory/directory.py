@@ -97,6 +97,7 @@ class Directory:
         self._deleting = NamedLocks()
         self.membership = catalogue.membership
         self.following = Following(self)
+        runtime.namespace_rates.rate_of = catalogue.publish_quota
 
     def level(self, record: TopicRecord) -> Level:
         """Return the level of a topic, by its durability."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.model.records import TopicRecord
 
-__all__ = ["change_policies", "put_into_effect"]
+__all__ = ["change_policies", "change_quota", "put_into_effect"]
 
 _TOPICS_PER_TURN: Final = 500
 """A change lets other tasks run after this many topics."""
@@ -60,6 +60,25 @@ async def change_policies(directory: Directory, target: str, changes: Mapping[st
     # A bucket that holds parts of a topic also has a copy of its record.
     directory.history.note_records(record.storage, {target: catalogue.encode(record)})
     await directory.level(record).changed(target, record)
+
+
+async def change_quota(directory: Directory, namespace: str, changes: Mapping[str, Any]) -> None:
+    """Change the quota of a namespace and put it into effect.
+
+    Args:
+        directory: of the topics.
+        namespace: its name.
+        changes: names and plain values; None removes a quota.
+
+    Raises:
+        InvalidArgumentError: an unknown name, or an invalid value.
+        NamespaceNotFoundError: it does not exist.
+    """
+    catalogue = directory.catalogue
+    await catalogue.policy_changes.quota(namespace, changes)
+    topics = list(catalogue.topics(namespace))
+    await put_into_effect(directory, topics)
+    _tell_manifests_above(directory, topics)
 
 
 def _check_history(directory: Directory, name: str, record: TopicRecord, changes: Mapping[str, Any]) -> None:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import trio
 
 from danube.broker.intake.effective_policies import EffectivePolicies
-from danube.broker.intake.publish_rate import Pace
 from danube.broker.intake.roster import Roster
 from danube.broker.intake.senders import Sender, Waiter
 from danube.broker.runtime.commits import Commits
+from danube.broker.runtime.publish_rate import Pace
 from danube.history import RemoteJournal
 from danube.log import (
     Checked,
@@ -127,6 +127,7 @@ class Intake:
         policies: of the topic, initially.
         wall_clock_us, new_id: seams.
         held_producers: returns the ids of producers that must not be forgotten, however long they are idle.
+        namespace_pace: returns the pace that the topic shares with others of its namespace; None: there is none.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Intake:
         wall_clock_us: Callable[[], int],
         new_id: Callable[[], int],
         held_producers: Callable[[], Container[ProducerId]] = frozenset,
+        namespace_pace: Callable[[], Pace | None] = lambda: None,
     ) -> None:
         self._topic = topic
         self._table = table
@@ -159,12 +161,15 @@ class Intake:
         self.max_message_bytes = 0
         """Maximum size of a message, by policy and limit."""
         self._pace: Pace | None = None
+        self._namespace_pace = namespace_pace
+        self._shared: Pace | None = None
+        """The pace of its namespace."""
         self.apply_policies(policies)
 
     # --- Sessions ---
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
-        """Apply other policies from now on. Attached senders remain attached."""
+        """Apply other policies, and the quota of its namespace, from now on. Attached senders remain attached."""
         self._policies = policies
         allowed = policies.values.max_message_bytes
         limit = self._limits.max_message_bytes
@@ -176,6 +181,7 @@ class Intake:
                 self._pace = None
         elif rate:
             self._pace = Pace(rate)
+        self._shared = self._namespace_pace()
 
     async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
         """Open or resume a producer's session; return when that is durable. Attach next, without an await in between.
@@ -414,26 +420,24 @@ class Intake:
         topic.check_alive()
         if self._pace is not None and not self._pace.is_free:
             return False
+        if self._shared is not None and not self._shared.is_free:
+            return False
         return topic.lossy or self._journal.try_admit(size)
 
     async def pay(self, records: int, size: int) -> None:
-        """Wait for the publish rate, and count a batch that will be taken later (``paid``).
+        """Wait for the publish rates of topic and namespace, and count a batch that will be taken later (``paid``).
 
         Raises:
             TopicNotFoundError, DataLossError: as :meth:`try_admit`.
         """
         self._topic.check_alive()
-        pace = self._pace
-        if pace is None:
-            return
-        if not pace.is_free:
-            async with pace.turn():
-                while not pace.is_paid:
-                    await pace.until_paid()
-        pace.take(records, size)
+        if self._pace is not None:
+            await self._pace.pay(records, size)
+        if self._shared is not None:
+            await self._shared.pay(records, size)
 
     async def admit(self, size: int, *, paid: bool = False) -> None:
-        """Wait until a batch of ``size`` bytes may be taken, by the publish rate and by the journal.
+        """Wait until a batch of ``size`` bytes may be taken, by the publish rates and by the journal.
 
         Args:
             size: in bytes.
@@ -449,15 +453,32 @@ class Intake:
             return
         pace = self._pace
         if pace is None:
-            await self._journal.admit(size)
+            await self._admit_in_namespace(size)
             return
         async with pace.turn():
             while True:
                 await pace.until_paid()
-                self._topic.check_alive()
-                if not self._topic.lossy:
-                    await self._journal.admit(size)
-                if pace.is_paid:  # else the rate was changed during the wait for the journal
+                await self._admit_in_namespace(size)
+                if pace.is_paid:  # else the rate was changed during the wait
+                    return
+
+    async def _admit_in_namespace(self, size: int) -> None:
+        """Wait for the journal, and for the pace of the namespace. Raises as :meth:`admit`."""
+        topic = self._topic
+        while True:
+            topic.check_alive()
+            if not topic.lossy:
+                await self._journal.admit(size)
+            shared = self._shared
+            if shared is None or shared.is_free:
+                return
+            # Topics of one namespace may have different journals: while it is the turn of this one, others wait only
+            # for the rate, never for its journal.
+            async with shared.turn():
+                while not shared.is_paid:
+                    await shared.until_paid()
+                topic.check_alive()
+                if topic.lossy or self._journal.try_admit(size):
                     return
 
     def is_repeat(self, header: BatchHeader) -> bool:
@@ -524,8 +545,11 @@ class Intake:
             raise
 
     def _append(self, sender: Waiter, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False) -> None:
-        if self._pace is not None and not paid:
-            self._pace.take(header.record_count, len(part))
+        if not paid:
+            if self._pace is not None:
+                self._pace.take(header.record_count, len(part))
+            if self._shared is not None:
+                self._shared.take(header.record_count, len(part))
         now_us = self._clock_us()
         log = self._topic.kept
         if isinstance(log, MemoryLog):

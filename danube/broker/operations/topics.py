@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from danube.broker.directory.directory import names_behind
+from danube.broker.directory.policies import change_quota
 from danube.broker.operations.across import Across
 from danube.broker.operations.merging import known_of
 from danube.broker.operations.storages import sealed_part_of
@@ -170,7 +172,7 @@ class TopicOperations:
     async def change_quota(self, request: ChangeQuota) -> QuotaReport:
         """Change the quota of a namespace. What exists stays."""
         self._directory.membership.check_reach()
-        await self._directory.catalogue.policy_changes.quota(request.namespace, request.changes)
+        await self._directory.runtime.finish(partial(change_quota, self._directory, request.namespace, request.changes))
         return await self.show_quota(ShowQuota(request.namespace))
 
     async def list_namespaces(self, _request: api.ListNamespaces) -> api.NamespaceList:

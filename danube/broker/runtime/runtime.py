@@ -10,6 +10,7 @@ import trio
 from danube.broker.runtime.clock_steps import ClockSteps
 from danube.broker.runtime.commits import Commits
 from danube.broker.runtime.config import BrokerConfig
+from danube.broker.runtime.namespace_rates import NamespaceRates
 from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.broker.runtime.seams import Seams
 from danube.broker.runtime.stalls import Stalls
@@ -37,6 +38,7 @@ class Runtime:
         cache: recent batches of all topics.
         opened: batches of all topics that were opened for their records.
         journal: of all topics except those of durability ``remote``.
+        namespace_rates: the publish rates of namespaces.
         addresses: the addresses on which the broker listens.
         life: the number of this start of the broker; each start has a higher one.
     """
@@ -53,6 +55,7 @@ class Runtime:
         self.commits = Commits()
         self.cache = BatchCache(config.limits.cache_bytes)
         self.opened = OpenedBatches(config.limits)
+        self.namespace_rates = NamespaceRates()
         self.addresses: list[str] = []
         self.life = 0
         self._held_producers: Callable[[], Container[ProducerId]] = frozenset

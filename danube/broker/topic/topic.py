@@ -172,6 +172,7 @@ class Topic:
             runtime.clock_us,
             runtime.new_id,
             runtime.held_producers,
+            lambda: runtime.namespace_rates.of_topic(name),
         )
         """Its producers and their batches."""
         self.composer: Composer | None = None

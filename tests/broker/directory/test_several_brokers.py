@@ -889,9 +889,10 @@ async def test_brokers_do_not_exceed_a_quota_of_topics_together(tmp_path: Path, 
         for each in directories(world):
             await wait_until(lambda each=each: each.catalogue.topics_of("shop") == 7)
         # What another broker has deleted or raised counts at once.
-        name = next(name for name, record in directories(world)[0].catalogue.topics("shop") if not record.partitions)
+        name, record = next(directories(world)[0].catalogue.topics("shop"))
         await world.machines[1].broker.operations.topics.delete_topic(api.DeleteTopic(name))
-        await world.machines[2].broker.operations.topics.create_topic(api.CreateTopic("/shop/last"))
+        last = api.CreateTopic("/shop/last", partitions=len(record.topic_ids))
+        await world.machines[2].broker.operations.topics.create_topic(last)
         await world.machines[1].broker.operations.topics.change_quota(ChangeQuota("shop", {"max_topics": 8}))
         await world.machines[2].broker.operations.topics.create_topic(api.CreateTopic("/shop/more"))
         with pytest.raises(LimitExceededError, match="quota max_topics is 8"):

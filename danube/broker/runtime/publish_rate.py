@@ -1,4 +1,4 @@
-"""Applies the publish rate of a topic: decides which producer may publish now, and queues the others.
+"""Applies the publish rate of a topic or a namespace: decides which producer may publish now, and queues the others.
 
 All producers of a topic share one bucket. While it is in debt they wait in the order of their arrival; no batch is
 refused, and no producer overtakes another. The first in the queue still has to ask the journal for room, and keeps its
@@ -19,7 +19,7 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """The publish rate of one topic; see the module.
+    """The publish rate of one topic, or of one namespace; see the module.
 
     Args:
         rate: at least one of its sides is set.
@@ -66,6 +66,14 @@ class Pace:
                 yield
         finally:
             self._waiting -= 1
+
+    async def pay(self, messages: int, size_bytes: int) -> None:
+        """Wait for the rate, in the queue, and count messages that are published later."""
+        if not self.is_free:
+            async with self.turn():
+                while not self.is_paid:
+                    await self.until_paid()
+        self.take(messages, size_bytes)
 
     async def until_paid(self) -> None:
         """Return when :attr:`is_paid` is true, or may be."""
