@@ -169,6 +169,7 @@ class Broker:
             DataLossError: the journal or the metadata have lost data; nothing was changed.
             OwnerFencedError: another broker has claimed this broker's metadata.
             JournalFencedError: the disk failed; restart to recover.
+            JournalFullError: the disk is full, and the start needs space on it.
             OutOfDescriptorsError: a step of the start got no file descriptor for ``start_descriptor_wait_s``.
         """
         config, seams = self.config, self.runtime.seams

@@ -59,8 +59,10 @@ from danube.model.errors import (
     DataDirectoryError,
     DataLossError,
     FailedPreconditionError,
+    JournalFullError,
     UnavailableError,
 )
+from danube.model.space import is_out_of_space, out_of_space
 from danube.peers import Peer, Peers
 from danube.raft import Conf, NodeId
 
@@ -154,6 +156,7 @@ class MetadataGroup:
             ConfigurationError: lists, names or directories of brokers do not fit together.
             DataLossError: what the data directory says is damaged or missing.
             DataDirectoryError: the data directory cannot be read or written.
+            JournalFullError: its disk is full.
         """
         peers = self._peers
         self._gathering = Gathering(peers, peers.own.address, Standing(self._identity, self._cluster, tuple(listed)))
@@ -556,6 +559,7 @@ async def save_memory(disk: Disk, memory: GroupMemory, place: str) -> None:
 
     Raises:
         DataDirectoryError: it cannot be written.
+        JournalFullError: the disk is full.
     """
     content = encode_memory(memory)
     try:
@@ -597,7 +601,9 @@ def _shown(members: Sequence[NodeId]) -> str:
     return ", ".join(map(str, members))
 
 
-def _unusable(place: str, error: OSError) -> DataDirectoryError:
+def _unusable(place: str, error: OSError) -> DataDirectoryError | JournalFullError:
+    if is_out_of_space(error):
+        return out_of_space(f"data directory {place}: the place of the broker in its cluster", error)
     return DataDirectoryError(
         f"data directory {place}: the place of the broker in its cluster cannot be read or written ({error.strerror});"
         " make the directory writable for the broker's user, or replace its disk"

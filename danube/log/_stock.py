@@ -25,7 +25,6 @@ Each method that changes something returns :class:`Orders`: which tasks have som
 from __future__ import annotations
 
 import enum
-import errno
 import math
 import struct
 from collections import deque
@@ -40,6 +39,7 @@ from danube.log.snapshots import PRESSED_SHARE, USUAL_SHARE, worth_freeing
 from danube.model.descriptors import is_out_of_descriptors
 from danube.model.ids import TopicId
 from danube.model.limits import Limits
+from danube.model.space import is_out_of_space
 
 __all__ = [
     "NOTHING",
@@ -56,7 +56,6 @@ __all__ = [
 
 _U64: Final = struct.Struct("<Q")
 _RETRY_S: Final = 1.0
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _RESERVED_FILES: Final = 2
 _MOST_FREED: Final = 50
 """Most files that one FREED entry names: two entries of this length fit into the margin of a file."""
@@ -349,7 +348,7 @@ class FileStock:
                 f" the process (ulimit -n). Retrying in {_RETRY_S:g} s"
             )
             return Orders(Signal.NONE, (Remark("error", text),))
-        if error.errno not in _NO_SPACE:
+        if not is_out_of_space(error):
             raise error
         return self._note_free(0)
 

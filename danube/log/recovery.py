@@ -56,6 +56,7 @@ from danube.model.batch import MIN_PART_SIZE, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
 from danube.model.ids import NO_TOPIC, Offset, TopicId
 from danube.model.policies import Durability
+from danube.model.space import is_out_of_space
 
 __all__ = ["Recovery"]
 
@@ -452,7 +453,7 @@ class Recovery:
         try:
             yield Create(name, self._file_size)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_out_of_space(error):
                 raise
             raise JournalFullError(
                 f"no space to recover the journal: it needs a new file of {self._file_size} bytes; free space on its "

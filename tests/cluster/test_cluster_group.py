@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     JournalFencedError,
+    JournalFullError,
 )
 
 LISTED = ("a:6650", "b:6650", "c:6650")
@@ -306,5 +308,21 @@ def test_a_damaged_memory_is_no_new_broker() -> None:
         a.start()
         await a.up()
         assert isinstance(a.error, DataLossError)
+
+    simulate(work)
+
+
+def test_a_full_disk_ends_a_start_as_such_and_the_next_one_goes_on() -> None:
+    async def work(world: World) -> None:
+        a = world.broker("a")
+        a.disk.capacity = 0
+        a.start()
+        await until(lambda: a.error is not None)
+        assert isinstance(a.error, JournalFullError)
+        assert "the place of the broker in its cluster cannot be written, because the disk is full" in str(a.error)
+        await a.kill()
+        a.disk.capacity = math.inf
+        a.start()
+        await a.up()
 
     simulate(work)

@@ -77,6 +77,7 @@ class DirectoryIdentity:
         Raises:
             DataLossError: the file is damaged or missing, and the loss is not accepted. Nothing was changed.
             DataDirectoryError: the file cannot be read or written.
+            JournalFullError: the disk is full.
             OutOfDescriptorsError: no file descriptor is left.
         """
         disk = PatientDisk(disk, f"the file {BROKER_NAME!r} of the data directory", descriptor_wait_s)
@@ -102,6 +103,7 @@ class DirectoryIdentity:
 
         Raises:
             DataDirectoryError: the file cannot be written.
+            JournalFullError: the disk is full.
         """
         if life == self._stored.life:
             return

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from danube.log._files import number_of
 from danube.metadata.raft.state import EARLIER_FORMAT
 from danube.model.batch import crc32c
-from danube.model.errors import DataDirectoryError, DataLossError
+from danube.model.errors import DataDirectoryError, DataLossError, JournalFullError
+from danube.model.space import is_out_of_space, out_of_space
 
 __all__ = [
     "ACCEPT_NAME",
@@ -102,8 +103,10 @@ def examine_broker_file(names: Iterable[str], content: bytes | None, place: str)
     return found
 
 
-def unusable(error: OSError) -> DataDirectoryError:
+def unusable(error: OSError) -> DataDirectoryError | JournalFullError:
     """Return the error to raise when the file cannot be read or written."""
+    if is_out_of_space(error):
+        return out_of_space(f"the file {BROKER_NAME!r} of the data directory", error)
     return DataDirectoryError(
         f"the file {BROKER_NAME!r} of the data directory cannot be read or written ({error.strerror}); make the"
         " directory writable for the broker's user, or replace its disk"

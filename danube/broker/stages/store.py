@@ -7,7 +7,6 @@ commit is decided, and to append it. A dropped stage leaves the table at once; i
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -34,6 +33,7 @@ from danube.log import with_descriptors
 from danube.model.batch import BatchHeader, check_part
 from danube.model.errors import CorruptBatchError, DataLossError, LimitExceededError, UnavailableError
 from danube.model.limits import MIB, Limits
+from danube.model.space import is_out_of_space
 from danube.model.stage_api import StageState
 
 __all__ = ["StageReader", "StageStore"]
@@ -41,7 +41,6 @@ __all__ = ["StageReader", "StageStore"]
 _log = logging.getLogger("danube.broker")
 
 _READ_BYTES: Final = 4 * MIB
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _SWEEP_RETRY_S: Final = 30.0
 
 
@@ -173,7 +172,7 @@ class StageStore:
         try:
             await call(*args, **options)  # type: ignore[misc]
         except OSError as error:
-            if error.errno in _NO_SPACE:
+            if is_out_of_space(error):
                 raise LimitExceededError(
                     f"{stage}: the disk of the broker is full; free space on it, or commit or abort what is staged"
                 ) from error

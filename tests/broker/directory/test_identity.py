@@ -15,7 +15,7 @@ from danube.broker.directory.identity_file import BROKER_NAME, FILE_BYTES, SLOT_
 from danube.broker.doctor import _data
 from danube.log import RealDisk
 from danube.model import Limits
-from danube.model.errors import DataDirectoryError, DataLossError
+from danube.model.errors import DataDirectoryError, DataLossError, JournalFullError
 from danube.testing.disk import SimulatedDisk
 
 
@@ -93,6 +93,14 @@ async def test_a_disk_that_fails_is_named(autojump_clock: MockClock) -> None:
     disk.fail("sync", 5)
     with pytest.raises(DataDirectoryError, match="'broker' of the data directory cannot be read or written"):
         await found.store_life(1)
+
+
+async def test_a_full_disk_is_no_broken_one(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk(Random(1), capacity=0)
+    with pytest.raises(JournalFullError, match="'broker' of the data directory cannot be written, because the disk is"):
+        await opened(disk)
+    disk.capacity = 1_000_000
+    assert (await opened(disk)).life == 0
 
 
 async def test_files_of_others_do_not_matter(tmp_path: Path) -> None:
