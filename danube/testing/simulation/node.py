@@ -286,7 +286,7 @@ class BrokerNode:
         self.lost = ""
         """Data lost while the broker was dead: the next life must refuse to start with an error."""
         self._restore: Callable[[], None] = lambda: None
-        self._before: tuple[int, dict[str, bytes]] = (0, {})
+        self._before: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
         self._changed = False
         self._network = network
         self._buckets = buckets
@@ -421,8 +421,10 @@ class BrokerNode:
         self._changed = False
         self._trace.fault("lost", self.name, what)
 
-    def _picture(self) -> tuple[int, dict[str, bytes]]:
-        return self._metadata.revision, {name: bytes(self.disk.content(name)) for name in self.disk.names()}
+    def _picture(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        # Without what has a lease: the former life's session ends by itself, if the next one is paused in its start.
+        lasting = {item.key: item.value for item in self._metadata.scan("/") if not item.lease}
+        return lasting, {name: bytes(self.disk.content(name)) for name in self.disk.names()}
 
     def mend(self) -> str:
         """Restore lost data, after the broker has refused to start; return what the broker has changed."""
