@@ -3,7 +3,8 @@
 Times on a shared machine differ by tens of percent from run to run, so they cannot show that a change costs 2 %.
 Instructions can. Each scenario is a fixed program (:mod:`benchmarks.counting.programs`), a broker and its clients in
 one process on a simulated disk and network in virtual time, so it does the same in every run; Valgrind counts its
-instructions, those of the interpreter and of all libraries included. Two runs differ by less than 0.1 %.
+instructions, those of the interpreter and of all libraries included. Two runs of one checkout count the same; two
+checkouts of one commit differ by up to 0.8 %, as objects at other addresses have other hashes.
 
 A program is warmed up, and then runs with n and with 2n messages; the difference divided by n is free of what it costs
 to begin and to end. To compare a change with the commit before it, with the same programs on the same simulation:
