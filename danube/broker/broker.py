@@ -11,6 +11,7 @@ from the disk.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import ChainMap
 from collections.abc import Sequence
@@ -54,18 +55,20 @@ from danube.history import History, HistoryCatalogue
 from danube.history.changes import CatalogueKeys
 from danube.log import Journal
 from danube.metadata import MetadataStore, ObservedStore
-from danube.model import api
-from danube.model.errors import DanubeError, InternalError
+from danube.model import Durability, Rate, Retention, TopicPolicies, api
+from danube.model.errors import DanubeError, InternalError, NotOwnerError
 from danube.model.tls import certified_broker
 from danube.peers import Peer, Peers
 from danube.peers.links import open_peers
 from danube.wire import DEFAULT_CODECS, Context, Server
 
 if TYPE_CHECKING:
+    from danube.broker.audit_log import AuditLog
     from danube.broker.operations.security import Records, SecurityOperations
     from danube.broker.security.gate import Gate
     from danube.broker.security.numbers import NumberedObjects
     from danube.broker.security.oidc import OidcIssuer, OidcIssuers
+    from danube.broker.topic.topic import Topic
     from danube.security.keys import SigningKey
     from danube.security.roles import Principal
 
@@ -107,6 +110,7 @@ class Broker:
         self._storage_names: CatalogueKeys
         self._gate: Gate | None = None
         self._oidc: OidcIssuers | None = None
+        self._audit_log: AuditLog | None = None
         self._signing: SigningKey | None = None
         self._numbers: NumberedObjects | None = None
         self._farewell_said = False
@@ -340,8 +344,14 @@ class Broker:
                     await nursery.start(self._gate.run)
                     if self._oidc is not None:
                         await nursery.start(self._oidc.run)
+                    from danube.broker.audit_log import AuditLog  # not imported with security off
+
                     await self._begin_security(store, self._gate)
+                    self._audit_log = AuditLog(self._gate.audit, membership.broker, runtime.clock_us)
+                    nursery.start_soon(self._audit_log.run, self._audit_topic)
                 await self._serve(faces, task_status)
+                if self._audit_log is not None:
+                    await self._audit_log.close()
                 nursery.cancel_scope.cancel()
             for journal in (runtime.journal, levels.bucket):
                 with trio.move_on_after(config.drain_timeout_s) as patience:
@@ -401,7 +411,8 @@ class Broker:
 
     def _make_gate(self, faces: Sequence[Face], secret: bytes | None) -> Gate:
         """Return the gate through which all calls pass; it lets none pass before the records are loaded."""
-        from danube.broker.security.gate import Gate, Links  # not imported with security off
+        from danube.broker.security.auditing import Audit  # not imported with security off
+        from danube.broker.security.gate import Gate, Links
         from danube.broker.security.numbers import NumberedObjects
         from danube.security.certificates import CertificateRules
         from danube.security.guard import Guard
@@ -431,7 +442,8 @@ class Broker:
         links = Links.NONE
         if secret is not None:
             links = Links.CERTIFICATE if config.tls is not None and config.tls.certifies_brokers else Links.SECRET
-        return Gate(guard, self._numbers, lambda: self.runtime.clock_us() / 1e6, names, links)
+        audit = Audit(security.all_limits, self.runtime.clock_us)
+        return Gate(guard, self._numbers, lambda: self.runtime.clock_us() / 1e6, names, links, audit)
 
     def caller(self, _context: Context) -> Principal:
         """Return the principal of a call; with security off, ``ANONYMOUS``."""
@@ -469,6 +481,33 @@ class Broker:
             self.runtime.clock_us,
             seams.random_bytes,
         )
+
+    async def _audit_topic(self, first: str) -> Topic:
+        """Return the topic of this broker's audit log; create it if it does not exist.
+
+        A topic that cannot be the log, because it was created before access control was switched on, or because
+        another broker has it now, is left alone: the log has another name then.
+
+        Args:
+            first: its name, if possible.
+        """
+        directory, name = self.directory, first
+        for number in itertools.count(2):
+            record = directory.catalogue.find(name)
+            if record is None:
+                # A rate of the broker's policies must not hold up the log.
+                policies = TopicPolicies(
+                    retention=Retention(max_age_s=self.config.security.audit_retention_s), publish_rate=Rate()
+                )
+                await directory.create(name, Durability.DISK, 0, policies=policies, here=True)
+                record = directory.catalogue.find(name)
+            if record is not None and not record.partitions and record.durability is Durability.DISK:
+                try:
+                    return await directory.search(name)
+                except NotOwnerError as error:
+                    _log.warning("the audit log cannot be continued: %s", error)
+            name = f"{first}-{number}"
+        raise AssertionError("unreachable")
 
     def _open_security(self, store: MetadataStore) -> SecurityOperations:
         # A broker without access control needs none of this until it is prepared for it.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
+from danube.cli._audit import Entry, audit_line, read_audit
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import Context, ContextOption, UrlOption, changing_contexts
 from danube.cli._durations import parse_duration
@@ -129,3 +132,23 @@ def list_bindings(
         to_plain(row) for row in run_with_client(lambda client: client.security.bindings(subject, on), url, context)
     ]
     show_rows(rows, ["id", "subject", "roles", "scope", "created_by"], output)
+
+
+@security_app.command("audit")
+def audit(
+    since: Annotated[str, typer.Option(metavar="TIME", help="How far back, such as 1h or 7d.")] = "1d",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the audit log: who changed, opened or was denied what, and which credentials were refused.
+
+    The brokers write it to topics of their own, /system/audit-b1 and so on; other tools can consume these.
+    """
+    since_us = max(0, round((time.time() - parse_duration(since)) * 1e6))
+
+    def show(entry: Entry) -> None:
+        print(msgspec.json.encode(entry).decode() if output is Output.JSON else audit_line(entry), flush=True)
+
+    run_with_client(lambda client: read_audit(client, since_us, show, follow=follow), url, context)

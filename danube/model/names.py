@@ -24,6 +24,7 @@ from danube.model.keys import key_from_text
 
 __all__ = [
     "MAX_NAME_LENGTH",
+    "SYSTEM_NAMESPACE",
     "TopicName",
     "fnv1a_64",
     "partition_name",
@@ -37,6 +38,8 @@ __all__ = [
 
 MAX_NAME_LENGTH = 255
 """Longest namespace, topic, subscription, producer or consumer name, in characters."""
+SYSTEM_NAMESPACE = "system"
+"""The namespace of what brokers write: the audit log."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(?<!\.)")

@@ -23,6 +23,8 @@ class Reason(Enum):
     """The principal, or one of its groups, is suspended."""
     LIMITED = "limited"
     """A binding grants the permission, but the credentials are limited to fewer."""
+    PROTECTED = "protected"
+    """Only brokers may do that, whatever is granted."""
     BROKER = "broker"
     """Brokers have the permission BrokerInternal, and no other one."""
 
@@ -64,6 +66,8 @@ class Decision(NamedTuple):
                 return f"{self.source} grants {what}, but the credentials are limited to fewer permissions"
             case Reason.SUSPENDED:
                 return f"{self.suspended} is suspended"
+            case Reason.PROTECTED:
+                return f"only brokers write to the namespace system, so no binding gives {what}"
             case Reason.BROKER:
                 return "brokers have the permission BrokerInternal only"
             case Reason.NOT_GRANTED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError
 from danube.security.decisions import Decision, Reason, Source, name_of
@@ -92,6 +92,10 @@ class _Held:
             for length, prefixes in self.prefixes.get(kind, {}).items():
                 found |= prefixes.get(name[:length], 0)
         return found
+
+
+_WRITES: Final = Permission.PRODUCE | Permission.MANAGE_TOPIC | Permission.MANAGE_NAMESPACE
+"""What only brokers may do in the namespace ``system``: an administrator does not change the audit log."""
 
 
 class Effective(NamedTuple):
@@ -335,7 +339,7 @@ class Rights:
     def _decide(self, principal: Principal, permission: Permission, resource: Resource) -> bool:
         if principal.type is PrincipalType.BROKER:
             return permission is Permission.BROKER_INTERNAL
-        if self.is_suspended(principal):
+        if self.is_suspended(principal) or _is_protected(permission, resource):
             return False
         names, wanted = _names_of(resource), int(permission)
         for subject in principal.subjects:
@@ -354,6 +358,8 @@ class Rights:
         for subject in principal.subjects:
             if subject in self.suspended:
                 return Decision(False, Reason.SUSPENDED, permission, resource, suspended=subject)
+        if _is_protected(permission, resource):
+            return Decision(False, Reason.PROTECTED, permission, resource)
         others: list[Source] = []
         elsewhere: list[Source] = []
         for source in self.sources(principal):
@@ -510,3 +516,8 @@ def _names_of(resource: Resource) -> tuple[tuple[ScopeKind, str], ...]:
     if kind is not ScopeKind.NAMESPACE and name.startswith("/"):
         found.append((ScopeKind.NAMESPACE, name[1:].partition("/")[0]))
     return tuple(found)
+
+
+def _is_protected(permission: Permission, resource: Resource) -> bool:
+    """Whether only brokers may do that, whatever is granted."""
+    return bool(permission & _WRITES) and resource.is_system

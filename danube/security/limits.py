@@ -78,6 +78,14 @@ class SecurityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     refused_proofs_per_s: float = 50.0
     """Rate at which an address may cause further ones."""
 
+    # Audit
+    audit_events_per_s: float = 1_000.0
+    """Events that a broker enters in the audit log; more are counted."""
+    audit_waiting: int = 10_000
+    """Events that wait to be entered; more are counted as lost."""
+    audit_repeated: int = 10_000
+    """Different refusals of which repetitions are counted at a time; beyond it the earliest are entered sooner."""
+
     # Streams
     first_message_s: float = 30.0
     """How long a stream may wait for its first message, which is judged; then it ends."""

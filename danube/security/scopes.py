@@ -18,7 +18,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from danube.model.errors import InvalidArgumentError, InvalidNameError
-from danube.model.names import split_partition, validate_name, validate_namespace, validate_topic
+from danube.model.names import (
+    SYSTEM_NAMESPACE,
+    split_partition,
+    validate_name,
+    validate_namespace,
+    validate_topic,
+)
 
 __all__ = ["CLUSTER", "Resource", "Scope", "ScopeKind", "parse_scope", "scope_of"]
 
@@ -60,6 +66,13 @@ class Resource(NamedTuple):
     def schema(cls, subject: str) -> Resource:
         """Return a subject of the schema registry."""
         return cls(ScopeKind.SCHEMA, subject)
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is in the namespace ``system``, to which only brokers write."""
+        if self.kind in (ScopeKind.TOPIC, ScopeKind.SUBSCRIPTION):
+            return self.name.startswith(f"/{SYSTEM_NAMESPACE}/")
+        return self.kind is ScopeKind.NAMESPACE and self.name == SYSTEM_NAMESPACE
 
     def __str__(self) -> str:
         return self.name if self.kind in (ScopeKind.TOPIC, ScopeKind.SUBSCRIPTION) else f"{self.kind.value} {self.name}"

@@ -157,6 +157,15 @@ def test_from_init_to_a_revoked_token(place, tmp_path):
         made = place.run("tokens", "create", "service:orders-api", "--expires", "1d")
         token, key = made.stdout.strip(), place.run("keys", "create", "service:orders-api").stdout.strip()
         place.run("produce", "/shop/orders", "-m", "hello", **client(token))
+        place.run("topics", "delete", "/shop/orders", code=77, **client(token))
+        lines = list[str]()
+        while not any(" denied service:orders-api " in line for line in lines):
+            lines = place.run("security", "audit", "--since", "1h").stdout.splitlines()
+        assert any("changed user:admin from 127.0.0.1 PutBinding" in line for line in lines)
+        assert lines == sorted(lines)
+        entry = json.loads(place.run("security", "audit", "-o", "json").stdout.splitlines()[0])
+        assert (entry["kind"], entry["principal"], entry["outcome"]) == ("changed", "user:admin", "done")
+        place.run("security", "audit", code=66, **client(token))
         place.run("produce", "/shop/orders", "-m", "hello", **client(key))
         for wrong in ("", "x", token[:-4] + "AAAA"):
             denied = place.run("topics", "list", code=77, **client(wrong)).stderr

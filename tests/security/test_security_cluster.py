@@ -73,8 +73,14 @@ async def secured(directory: Path) -> AsyncGenerator[ClusterWorld, None]:
         async with calling(world, world.machines[0], "user:admin") as admin:
             await admin(api.Method.CREATE_NAMESPACE, api.CreateNamespace("shop"), api.Done)
             await admin(api.Method.CREATE_TOPIC, api.CreateTopic(TOPIC, 6), api.TopicInfo)
-        await wait_until(lambda: sum(len(each.broker.directory) for each in world.machines) == 6)
+        await wait_until(lambda: len(parts_of(world)) == 6)
         yield world
+
+
+def parts_of(world: ClusterWorld) -> list[Any]:
+    """Return the partitions of the topic that are served."""
+    served = (topic for each in world.machines for topic in each.broker.directory.topics())
+    return [topic for topic in served if topic.name.startswith(TOPIC)]
 
 
 def owner_of(world: ClusterWorld, topic: str) -> Machine:
@@ -95,10 +101,37 @@ async def test_calls_about_topics_of_several_brokers_are_judged_once(tmp_path: P
                     await other(api.Method.LIST_TOPICS, api.ListTopics("shop"))
 
 
+async def test_each_broker_keeps_an_audit_log_of_its_own(tmp_path: Path) -> None:
+    async with secured(tmp_path) as world:
+        second = world.machines[1]
+
+        def end_of(machine: Machine) -> int:
+            (log,) = [topic for topic in machine.broker.directory.topics() if topic.name.startswith("/system/")]
+            assert log.name == f"/system/audit-b{world.machines.index(machine) + 1}"
+            return int(log.end_offset)
+
+        async def deny() -> None:
+            async with calling(world, second, "service:x") as other:
+                with pytest.raises(PermissionDeniedError):
+                    await other(api.Method.DELETE_TOPIC, api.DeleteTopic(TOPIC))
+
+        await trio.sleep(1)
+        before = [end_of(each) for each in world.machines]
+        assert before[0] > 0  # where the administrator called
+        await deny()
+        await trio.sleep(1)
+        assert [end_of(each) for each in world.machines] == [before[0], before[1] + 1, before[2]]
+        await second.kill()
+        await second.start()
+        await wait_until(lambda: end_of(second) == before[1] + 1)
+        await deny()
+        await wait_until(lambda: end_of(second) == before[1] + 2)
+
+
 async def test_dead_letters_of_partitions_at_other_brokers_go_where_the_caller_may_produce(tmp_path: Path) -> None:
     async with secured(tmp_path) as world:
         secret = "/hr/salaries"
-        parts = [topic for each in world.machines for topic in each.broker.directory.topics()]
+        parts = parts_of(world)
         for topic in parts:
             await topic.subscribe(
                 api.ConsumeOpen(

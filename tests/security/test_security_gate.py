@@ -49,6 +49,9 @@ YEAR_2027_S = 1_800_000_000
 DAY_S = 86_400
 _encode = msgspec.msgpack.encode
 
+AUDIT_LOGS = {"/system/audit-b1"}
+"""Which the broker itself creates, soon after its start."""
+
 
 class Secured:
     """A broker with security on, in virtual time, with an administrator, whose records the test writes."""
@@ -245,9 +248,9 @@ async def test_lists_have_what_the_caller_may_see(tmp_path: Path) -> None:
                 (calls, [ORDERS], ["shop"]),
             ):
                 listed = await caller(api.Method.LIST_TOPICS, api.ListTopics(), api.TopicList)
-                assert [row.topic for row in listed.topics] == topics
+                assert [row.topic for row in listed.topics if row.topic not in AUDIT_LOGS] == topics
                 names = await caller(QueryMethod.NAMES, GetTopicNames(), TopicNames)
-                assert names.names == topics
+                assert [name for name in names.names if name not in AUDIT_LOGS] == topics
                 spaces = await caller(api.Method.LIST_NAMESPACES, api.ListNamespaces(), api.NamespaceList)
                 assert spaces.namespaces == namespaces
             async with calls.consuming():

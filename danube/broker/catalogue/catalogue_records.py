@@ -20,13 +20,13 @@ from danube.model.errors import (
     TopicNotFoundError,
 )
 from danube.model.ids import TopicId
-from danube.model.names import split_partition
+from danube.model.names import SYSTEM_NAMESPACE, split_partition
 from danube.model.quotas import NamespaceQuota
 from danube.model.records import NamespaceRecord, SubscriptionRecord, TopicRecord
 
 __all__ = ["BROKER", "BUILT_IN_NAMESPACES", "CatalogueRecords", "without_planned"]
 
-BUILT_IN_NAMESPACES: Final = ("default", "system")
+BUILT_IN_NAMESPACES: Final = ("default", SYSTEM_NAMESPACE)
 BROKER: Final = "broker"
 """Name of the record with the policies of the whole broker."""
 

@@ -16,8 +16,9 @@ from danube.cluster.ownership import Elsewhere, Mine
 from danube.history.tenure import owner_epoch
 from danube.log import TopicLog
 from danube.model import TopicPolicies, api, validate_topic
-from danube.model.errors import CallRefusedError, DanubeError, TopicNotFoundError
+from danube.model.errors import CallRefusedError, DanubeError, InvalidArgumentError, TopicNotFoundError
 from danube.model.ids import NO_TOPIC, Offset, TopicId
+from danube.model.names import SYSTEM_NAMESPACE
 from danube.model.policies import check_policy
 from danube.model.quotas import ChangeQuota, QuotaReport, ShowQuota
 
@@ -170,7 +171,15 @@ class TopicOperations:
         return QuotaReport(request.namespace, quota, catalogue.topics_of(request.namespace))
 
     async def change_quota(self, request: ChangeQuota) -> QuotaReport:
-        """Change the quota of a namespace. What exists stays."""
+        """Change the quota of a namespace. What exists stays.
+
+        Raises:
+            InvalidArgumentError: it is that of the audit log, which no quota may hold up.
+        """
+        if request.namespace == SYSTEM_NAMESPACE:
+            raise InvalidArgumentError(
+                f"the namespace {SYSTEM_NAMESPACE} has no quota: brokers write it, and the audit log is there"
+            )
         self._directory.membership.check_reach()
         await self._directory.runtime.finish(partial(change_quota, self._directory, request.namespace, request.changes))
         return await self.show_quota(ShowQuota(request.namespace))

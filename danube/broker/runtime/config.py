@@ -171,6 +171,8 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     none are."""
     dns_names: bool = False
     """Whether the DNS name in a client certificate without another name is a principal, ``service:dns/NAME``."""
+    audit_retention_s: float = 90 * 24 * 3600.0
+    """How long the audit log is kept, in seconds; 0: for ever. It counts for logs that are created from now on."""
     oidc: tuple[OidcConfig, ...] = ()
     """Accepts tokens of these OIDC issuers."""
     upstream: UpstreamTokens | None = None

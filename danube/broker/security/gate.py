@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import trio
 
+from danube.broker.security.auditing import Audit
 from danube.broker.security.caller import calling
 from danube.broker.security.lists import LISTS, filtered
 from danube.broker.security.replica import Replica
@@ -40,21 +41,24 @@ from danube.model.errors import (
     DanubeError,
     DeadlineExceededError,
     InvalidArgumentError,
+    PeerBlockedError,
+    PeerRefusedError,
     PermissionDeniedError,
 )
 from danube.model.query_api import QueryMethod
 from danube.model.tls import PeerCertificate
+from danube.security.audit import is_change, is_opening
 from danube.security.certificates import CertificateRules, certificate_identity
 from danube.security.claims import Identity
 from danube.security.endings import CHECK_S, Need, error_of
 from danube.security.evaluate import Rights
-from danube.security.flaws import UncheckedProofError
+from danube.security.flaws import BadProofError, UncheckedProofError
 from danube.security.guard import Guard
 from danube.security.permissions import Permission
 from danube.security.resources import Book, resources_of
 from danube.security.rights import RULES, Access, Condition, Named, Port, Refusal, Rule, check_served
-from danube.security.roles import Principal, PrincipalType
-from danube.security.scopes import Resource, ScopeKind
+from danube.security.roles import PrincipalType
+from danube.security.scopes import Resource, ScopeKind, scope_of
 from danube.security.verdicts import UnknownConsumerError, Verdict, judge_condition
 from danube.wire import Context, Message, Method, Server, ServerStream, Service, UnaryCall
 
@@ -83,16 +87,21 @@ class Links(Enum):
 class _Caller:
     """The caller of one call that was allowed; a :class:`danube.broker.security.caller.Caller`."""
 
-    __slots__ = ("_rights", "_rule", "principal")
+    __slots__ = ("_audit", "_context", "_identity", "_rights", "_rule", "principal")
 
-    def __init__(self, principal: Principal, rule: Rule, rights: Rights) -> None:
-        self.principal = principal
+    def __init__(self, identity: Identity, rule: Rule, rights: Rights, audit: Audit, context: Context) -> None:
+        self.principal = identity.principal
+        self._identity = identity
         self._rule = rule
         self._rights = rights
+        self._audit = audit
+        self._context = context
 
     def require_creation(self, topic: str) -> None:
-        """Judge that the call creates a topic."""
-        self._require(Condition.CREATES_TOPIC, Resource.topic(topic))
+        """Judge that the call creates a topic, beside what it is made for."""
+        resource = Resource.topic(topic)
+        self._require(Condition.CREATES_TOPIC, resource)
+        self._audit.changed(self._context, self._identity, str(scope_of(resource)), None, "created on demand")
 
     def require_dead_letters(self, topic: str) -> None:
         """Judge that the call decides that dead letters go to a topic."""
@@ -101,10 +110,9 @@ class _Caller:
     def _require(self, condition: Condition, resource: Resource) -> None:
         if judge_condition(self._rule, condition, self.principal, self._rights, resource) is not Verdict.ALLOWED:
             needs = (each.permission.title for each in self._rule.requirements if each.condition is condition)
-            raise PermissionDeniedError(
-                f"{self.principal} may not call {self._rule.path} when it {condition.value}: that requires"
-                f" {' and '.join(needs)} on {resource}"
-            )
+            why = f"when it {condition.value}: that requires {' and '.join(needs)} on {resource}"
+            self._audit.denied(self._context, self._identity, str(scope_of(resource)), why)
+            raise PermissionDeniedError(f"{self.principal} may not call {self._rule.path} {why}")
 
     def may_produce(self, topic: str) -> bool:
         """Whether the caller may produce to a topic."""
@@ -157,16 +165,25 @@ class Gate:
         wall_s: returns the Unix time in seconds.
         names: which names in client certificates count.
         links: what the links of other brokers need.
+        audit: notes what is refused, denied, changed and opened.
     """
 
     def __init__(
-        self, guard: Guard, book: Book, wall_s: Callable[[], float], names: CertificateRules, links: Links
+        self,
+        guard: Guard,
+        book: Book,
+        wall_s: Callable[[], float],
+        names: CertificateRules,
+        links: Links,
+        audit: Audit,
     ) -> None:
         self._guard = guard
         self._book = book
         self._wall_s = wall_s
         self._names = names
         self._links = links
+        self.audit = audit
+        """What has happened at this gate."""
         self._certified: Callable[[PeerCertificate], Identity] = lru_cache(_CERTIFICATES)(self._of_certificate)
         self._replica: Replica | None = None
         self._numbers = itertools.count(1)
@@ -192,7 +209,7 @@ class Gate:
         if rule.access is Access.PUBLIC:
             return method
         if any(each.permission is Permission.BROKER_INTERNAL for each in rule.requirements):
-            return method if self._links is Links.SECRET else self._guarded_link(method)
+            return self._guarded_link(method)
         if rule.refusal is Refusal.FILTERED and (rule.path not in LISTS or method.handler is None):
             raise ConfigurationError(
                 f"the list of {rule.path} is not filtered; add it to danube/broker/security/lists.py"
@@ -208,14 +225,17 @@ class Gate:
 
     def _guarded_unary(self, method: Method, rule: Rule) -> Callable[[Any, Context], Any]:
         handle: Any = method.handler
+        changes = is_change(rule)
 
         async def handler(request: Any, context: Context) -> Any:
             identity = await self._identified(context)
-            caller = self._judged(rule, identity, request)
+            caller = self._judged(rule, identity, request, context)
             with calling(caller):
                 if rule.path in _WAITS:
                     needs = self._needs(rule, request)
                     return await self._waited(handle(request, context), identity, needs)
+                if changes:
+                    return await self._audited(handle(request, context), rule, identity, request, context)
                 answer = await handle(request, context)
             if rule.refusal is not Refusal.FILTERED:
                 return answer
@@ -235,7 +255,7 @@ class Gate:
                     raise
                 self._nursery.start_soon(self._fail_later, call, error)
                 return
-            with calling(self._judged(rule, identity, request)):
+            with calling(self._judged(rule, identity, request, call.context)):
                 serve(request, call)
 
         return start
@@ -253,7 +273,7 @@ class Gate:
                     first = await self._first(stream, rule.path)
                     request = _decoded(opening, first.data, stream, rule.path)
                 try:
-                    caller = self._judged(rule, identity, request)
+                    caller = self._judged(rule, identity, request, context)
                 except UnknownConsumerError:
                     await trio.sleep(UNKNOWN_PAUSE_S)
                     raise
@@ -289,23 +309,36 @@ class Gate:
         async def handler(stream: ServerStream, context: Context) -> None:
             if self._links is Links.NONE:
                 await trio.lowlevel.checkpoint()
+                self.audit.denied(context, None, "cluster", "a link, and this broker has no cluster secret")
                 raise CallRefusedError(
                     "this broker has no cluster secret, so with security on it has no links to others"
                 )
             certificate = context.peer_certificate
-            if certificate is None or self._certified(certificate).principal.type is not PrincipalType.BROKER:
+            needs_certificate = self._links is Links.CERTIFICATE
+            if needs_certificate and (certificate is None or not self._is_of_broker(certificate)):
                 await trio.lowlevel.checkpoint()
+                self.audit.denied(context, None, "cluster", "a link without the certificate of a broker")
                 raise PermissionDeniedError(
                     f"a link to this broker needs the certificate of a broker of cluster {self._names.cluster!r}, with"
                     f" the name danube://{self._names.cluster}/broker/ID"
                 )
-            await handle(stream, context)
+            try:
+                await handle(stream, context)
+            except PeerRefusedError as error:
+                self.audit.denied(context, None, "cluster", f"a link: {error.message}")
+                raise
 
         return msgspec.structs.replace(method, handler=handler)
 
     def is_blocked(self, peer: str) -> bool:
         """Whether an address gets no connections now; see :mod:`danube.security.throttle`."""
         return self._guard.is_blocked(peer, trio.current_time())
+
+    def _is_of_broker(self, certificate: PeerCertificate) -> bool:
+        try:
+            return self._certified(certificate).principal.type is PrincipalType.BROKER
+        except BadProofError:
+            return False
 
     def check_served(self, client: Server, admin: Server | None, *, native_only: bool) -> None:
         """Check that the ports serve what the table of rights has rows for, and nothing else.
@@ -336,17 +369,27 @@ class Gate:
             raise CallRefusedError("the broker is starting: it reads the records of access control; try again")
         if authorization is None:
             authorization = context.metadata.get("authorization")
-        certificate = None
-        if authorization is None and context.peer_certificate is not None:
-            certificate = self._certified(context.peer_certificate)
-        return self._guard.identify(
-            authorization,
-            certificate,
-            context.peer,
-            trio.current_time(),
-            self._wall_s(),
-            is_private=context.secure or _is_local(context.peer),
-        )
+        try:
+            certificate = None
+            if authorization is None and context.peer_certificate is not None:
+                certificate = self._certified(context.peer_certificate)
+            return self._guard.identify(
+                authorization,
+                certificate,
+                context.peer,
+                trio.current_time(),
+                self._wall_s(),
+                is_private=context.secure or _is_local(context.peer),
+            )
+        except BadProofError as error:
+            self.audit.refused(context, error.flaw.value)
+            raise
+        except UncheckedProofError:
+            self.audit.refused(context, "not looked at, because too many wrong ones came before")
+            raise
+        except PeerBlockedError:
+            self.audit.refused(context, "its connection is closed, because too many wrong ones came before")
+            raise
 
     def _of_certificate(self, certificate: PeerCertificate) -> Identity:
         """Return the identity in a certificate, whose chain TLS has verified.
@@ -385,13 +428,40 @@ class Gate:
         await trio.sleep(self._guard.limits.refused_proof_pause_s)
         call.fail(error)
 
-    def _judged(self, rule: Rule, identity: Identity, request: Any) -> _Caller:
+    def _judged(self, rule: Rule, identity: Identity, request: Any, context: Context) -> _Caller:
         verdict = self._guard.judge(rule.path, identity, request, self._book)
         if verdict is not Verdict.ALLOWED and verdict is not Verdict.FILTERED:
             refusal = self._guard.refusal(rule.path, identity, verdict)
             assert refusal is not None
+            self.audit.denied(context, identity, self._named(rule, request), refusal.message)
             raise refusal
-        return _Caller(identity.principal, rule, self._guard.book.rights)
+        if is_opening(rule):
+            self.audit.opened(context, identity, self._named(rule, request))
+
+        return _Caller(identity, rule, self._guard.book.rights, self.audit, context)
+
+    def _named(self, rule: Rule, request: Any) -> str:
+        """Return what a call is about, for the audit log."""
+        found: dict[str, None] = {}
+        for each in rule.requirements:
+            if each.condition is Condition.ALWAYS and each.named is not Named.ANYTHING:
+                found.update((str(scope_of(resource)), None) for resource in resources_of(each, request, self._book))
+        return ",".join(found)
+
+    async def _audited(
+        self, answer: Awaitable[Any], rule: Rule, identity: Identity, request: Any, context: Context
+    ) -> Any:
+        """Carry out a change, and note how it has ended."""
+        resource, outcome = self._named(rule, request), "unknown: it was cancelled, or has failed"
+        try:
+            found = await answer
+            outcome = "done"
+            return found
+        except DanubeError as error:
+            outcome = error.code
+            raise
+        finally:
+            self.audit.changed(context, identity, resource, request, outcome)
 
     async def _waited(self, answer: Awaitable[Any], identity: Identity, needs: tuple[Need, ...]) -> Any:
         """Return an answer for which the caller may wait long, unless its proof or right ends meanwhile."""
