@@ -501,7 +501,8 @@ class Broker:
                 )
                 await directory.create(name, Durability.DISK, 0, policies=policies, here=True)
                 record = directory.catalogue.find(name)
-            if record is not None and not record.partitions and record.durability is Durability.DISK:
+            level = directory.level(record) if record is not None and not record.partitions else None
+            if level is not None and level.keeps and not level.forgets_unsynced:
                 try:
                     return await directory.search(name)
                 except NotOwnerError as error:

@@ -1,18 +1,25 @@
-"""``danube principals``: lists, suspends and resumes users, services and groups."""
+"""``danube principals``: lists, suspends and resumes users, services and groups; their quotas."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
-from danube.cli._output import Output, OutputOption, show_rows
+from danube.cli._output import Output, OutputOption, print_json, show_rows
+from danube.cli._quota_values import PRINCIPAL_QUOTAS, parse_quota_names, parse_quotas, show_principal_quotas
+
+if TYPE_CHECKING:
+    from danube.model.quotas import PrincipalQuota
 
 __all__ = ["principals_app"]
 
 principals_app = typer.Typer(no_args_is_help=True, help="List, suspend and resume users, services and groups.")
+
+_quota_app = typer.Typer(no_args_is_help=True, help="Show and change what a user or a service may use at most.")
+principals_app.add_typer(_quota_app, name="quota")
 
 _Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="user:NAME, service:NAME or group:NAME.")]
 
@@ -41,3 +48,50 @@ def resume_principal(subject: _Subject, url: UrlOption = None, context: ContextO
     """End a suspension: the subject has again what its bindings grant."""
     run_with_client(lambda client: client.security.resume(subject), url, context)
     print(f"resumed {subject}")
+
+
+@_quota_app.command("show")
+def show_quota(
+    subject: _Subject, url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Show the quota of a user or a service. "-" is no quota."""
+    _show(run_with_client(lambda client: client.security.quota(subject), url, context), output)
+
+
+@_quota_app.command("set")
+def set_quota(
+    subject: _Subject,
+    changes: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as max_streams=50 calls_per_s=100.")
+    ],
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Set quotas of a user or a service; others stay as they are.
+
+    max_streams is the number of open producers and consumers at each broker, calls_per_s the rate of other calls there.
+    More are refused; what is open stays. Quotas apply at once.
+    """
+    plain = parse_quotas(changes, PRINCIPAL_QUOTAS)
+    _show(run_with_client(lambda client: client.security.change_quota(subject, **plain), url, context), output)
+
+
+@_quota_app.command("unset")
+def unset_quota(
+    subject: _Subject,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Such as max_streams.")],
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Remove quotas of a user or a service."""
+    plain = dict.fromkeys(parse_quota_names(names, PRINCIPAL_QUOTAS))
+    _show(run_with_client(lambda client: client.security.change_quota(subject, **plain), url, context), output)
+
+
+def _show(quota: PrincipalQuota, output: Output) -> None:
+    if output is Output.JSON:
+        print_json(to_plain(quota))
+    else:
+        show_rows(show_principal_quotas(quota), ["quota", "value"], output)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from danube.client._checks import check_list, check_seconds
 from danube.client._retry import Retry
 from danube.model import api, security_api
+from danube.model.quotas import PrincipalQuota
 from danube.model.security_api import SecurityMethod
 
 if TYPE_CHECKING:
@@ -143,6 +144,24 @@ class Security:
             NotFoundError: the subject is not suspended.
         """
         await self._change(SecurityMethod.RESUME, security_api.ResumePrincipal(subject), api.Done)
+
+    async def quota(self, subject: str) -> PrincipalQuota:
+        """Return what a user or a service may use at most, at each broker."""
+        request = security_api.ShowPrincipalQuota(subject)
+        return (await self._read(SecurityMethod.SHOW_QUOTA, request, security_api.PrincipalQuotaReport)).quota
+
+    async def change_quota(self, subject: str, **changes: Any) -> PrincipalQuota:
+        """Change the quota of a user or a service, and return it. It applies at once; what is open stays.
+
+        Args:
+            subject: ``user:NAME`` or ``service:NAME``.
+            changes: fields of :class:`danube.model.quotas.PrincipalQuota`; None removes one. Others remain unchanged.
+
+        Raises:
+            InvalidArgumentError: an unknown name, or an invalid value.
+        """
+        request = security_api.ChangePrincipalQuota(subject, changes)
+        return (await self._change(SecurityMethod.CHANGE_QUOTA, request, security_api.PrincipalQuotaReport)).quota
 
     # --- API keys
 

@@ -1,21 +1,36 @@
-"""Quotas of namespaces: what a namespace may use at most.
+"""Quotas: what a namespace, or a principal, may use at most.
 
 A count that has reached its quota refuses what would add to it, and nothing else: what exists stays, also when a quota
-is lowered. It is of the whole cluster. A rate delays, and is of each broker: brokers do not ask each other for each
-batch.
+is lowered. That of a namespace is of the whole cluster. A rate is of each broker, as brokers do not ask each other for
+each batch: publish rates delay, the rate of calls refuses. What a principal uses is counted by each broker.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from danube.model.errors import InvalidArgumentError, LimitExceededError
 from danube.model.policies import Rate, TopicPolicies, check_policy
 
-__all__ = ["ChangeQuota", "NamespaceQuota", "QuotaMethod", "QuotaReport", "ShowQuota", "change_quota", "check_topics"]
+__all__ = [
+    "ChangeQuota",
+    "NamespaceQuota",
+    "PrincipalQuota",
+    "QuotaMethod",
+    "QuotaReport",
+    "ShowQuota",
+    "change_principal_quota",
+    "change_quota",
+    "check_principal_quota",
+    "check_topics",
+]
+
+
+_Quota = TypeVar("_Quota", bound=msgspec.Struct)
 
 
 class NamespaceQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -27,21 +42,50 @@ class NamespaceQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """All producers of all its topics at one broker together. Excess is delayed, beside the rates of each topic."""
 
 
+class PrincipalQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a user or a service may use at most, at each broker; None: no quota."""
+
+    max_streams: int | None = None
+    """Open streams: producers and consumers of native clients, consumers of official ones. More are refused."""
+    calls_per_s: float | None = None
+    """Unary calls; those of a second without any may be made at once. More are refused. At least 1."""
+
+
 def change_quota(quota: NamespaceQuota, changes: Mapping[str, Any]) -> NamespaceQuota:
     """Return ``quota`` with some fields changed; plain values are converted and checked, None removes one.
 
     Raises:
         InvalidArgumentError: an unknown name, or a value that is out of range.
     """
-    try:
-        changed = msgspec.convert({**msgspec.to_builtins(quota), **changes}, NamespaceQuota, strict=True)
-    except msgspec.ValidationError as error:
-        known = ", ".join(NamespaceQuota.__struct_fields__)
-        raise InvalidArgumentError(f"quotas: {error}; known names are {known}") from error
+    changed = _changed(quota, changes)
     if changed.max_topics is not None and changed.max_topics < 0:
         raise InvalidArgumentError(f"max_topics = {changed.max_topics} must not be negative")
     check_policy(TopicPolicies(publish_rate=changed.publish_rate))
     return changed if changed.publish_rate else msgspec.structs.replace(changed, publish_rate=None)
+
+
+def change_principal_quota(quota: PrincipalQuota, changes: Mapping[str, Any]) -> PrincipalQuota:
+    """Return ``quota`` with some fields changed; raises as :func:`change_quota`."""
+    changed = _changed(quota, changes)
+    check_principal_quota(changed)
+    return changed
+
+
+def check_principal_quota(quota: PrincipalQuota) -> None:
+    """Raise InvalidArgumentError if a value is out of range."""
+    if quota.max_streams is not None and quota.max_streams < 0:
+        raise InvalidArgumentError(f"max_streams = {quota.max_streams} must not be negative")
+    if quota.calls_per_s is not None and not 1 <= quota.calls_per_s < math.inf:
+        # Less would lock the last administrator out.
+        raise InvalidArgumentError(f"calls_per_s = {quota.calls_per_s:g} must be at least 1 and finite")
+
+
+def _changed(quota: _Quota, changes: Mapping[str, Any]) -> _Quota:
+    try:
+        return msgspec.convert({**msgspec.to_builtins(quota), **changes}, type(quota), strict=True)
+    except msgspec.ValidationError as error:
+        known = ", ".join(quota.__struct_fields__)
+        raise InvalidArgumentError(f"quotas: {error}; known names are {known}") from error
 
 
 def check_topics(namespace: str, quota: NamespaceQuota, used: int, more: int) -> None:

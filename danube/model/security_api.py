@@ -9,9 +9,11 @@ Lists come in pages of at most :data:`PAGE_ROWS` rows, ordered by their ids: the
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+
+from danube.model.quotas import PrincipalQuota
 
 __all__ = [
     "PAGE_ROWS",
@@ -72,6 +74,8 @@ class SecurityMethod:
     LIST_PRINCIPALS: Final = "/danube.native.v1.Security/ListPrincipals"
     SUSPEND: Final = "/danube.native.v1.Security/SuspendPrincipal"
     RESUME: Final = "/danube.native.v1.Security/ResumePrincipal"
+    SHOW_QUOTA: Final = "/danube.native.v1.Security/ShowPrincipalQuota"
+    CHANGE_QUOTA: Final = "/danube.native.v1.Security/ChangePrincipalQuota"
     LIST_KEYS: Final = "/danube.native.v1.Security/ListKeys"
     ADD_KEY: Final = "/danube.native.v1.Security/AddKey"
     DROP_KEY: Final = "/danube.native.v1.Security/DropKey"
@@ -219,6 +223,27 @@ class ResumePrincipal(msgspec.Struct, array_like=True, gc=False):
     """Ends a suspension. Answered with Done."""
 
     subject: str
+
+
+class ShowPrincipalQuota(msgspec.Struct, array_like=True, gc=False):
+    """Asks for the quota of a user or a service. Answered with a PrincipalQuotaReport."""
+
+    subject: str
+
+
+class ChangePrincipalQuota(msgspec.Struct, array_like=True, gc=False):
+    """Changes the quota of a user or a service. Answered with the new PrincipalQuotaReport."""
+
+    subject: str
+    changes: dict[str, Any]
+    """Fields of PrincipalQuota; None removes one."""
+
+
+class PrincipalQuotaReport(msgspec.Struct, array_like=True, gc=False):
+    """The quota of a user or a service."""
+
+    subject: str
+    quota: PrincipalQuota
 
 
 # --- API keys

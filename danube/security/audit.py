@@ -50,6 +50,7 @@ _READS: Final = frozenset(
         "security.list_revoked",
         "security.list_roles",
         "security.show_binding",
+        "security.show_quota",
         "stages.list",
         "storages.check_storage",
         "storages.list_stranded",

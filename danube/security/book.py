@@ -33,13 +33,13 @@ from danube.model.errors import (
     NotFoundError,
 )
 from danube.model.names import validate_identifier
+from danube.model.quotas import PrincipalQuota, change_principal_quota, check_principal_quota
 from danube.security.claims import Profile, Trusted
 from danube.security.evaluate import Rights
 from danube.security.keys import ed25519_key
 from danube.security.limits import SecurityLimits
 from danube.security.permissions import Permission, parse_permissions
 from danube.security.proofs import ApiKey, Keyring
-from danube.security.quotas import PrincipalQuota, check_quota
 from danube.security.records import (
     BINDINGS,
     ISSUERS,
@@ -71,6 +71,7 @@ _EVERYTHING: Final = ~Permission.BROKER_INTERNAL
 _ON_CLUSTER: Final = scope_of(CLUSTER)
 _NOTHING: Final = Permission(0)
 _INIT: Final = "danube security init"
+_NO_QUOTA: Final = PrincipalQuota()
 
 
 class Change(NamedTuple):
@@ -223,7 +224,7 @@ class SecurityBook:
 
     def _set_quota(self, key: str, quota: PrincipalQuota | None) -> None:
         if quota is not None:
-            check_quota(quota)
+            check_principal_quota(quota)
             self.quotas[subject_of_key(key)] = quota
         elif key in self.records:
             self.quotas.pop(subject_of_key(key), None)
@@ -372,19 +373,36 @@ class SecurityBook:
         new = msgspec.structs.replace(old, **changes)
         return [Change(key, new if new.is_suspended or new.quota is not None else None)]
 
-    def set_quota(self, by: Principal, subject: str, quota: PrincipalQuota | None, *, now_us: int) -> list[Change]:
-        """Set the quota of a principal; None: it has none.
+    def quota_of(self, by: Principal, subject: str) -> PrincipalQuota:
+        """Return the quota of a principal.
 
         Raises:
-            InvalidArgumentError: an invalid subject, or a value that is out of range.
+            InvalidArgumentError: an invalid subject.
+            PermissionDeniedError: the principal lacks ManageSecurity on the cluster.
+        """
+        self._check_manages(by, [_ON_CLUSTER])
+        _sign_in(subject)
+        return self.quotas.get(subject, _NO_QUOTA)
+
+    def change_quota(self, by: Principal, subject: str, changes: Mapping[str, Any], *, now_us: int) -> list[Change]:
+        """Change the quota of a principal.
+
+        Args:
+            by: who changes it.
+            subject: the principal.
+            changes: names and plain values; None removes one.
+            now_us: the wall clock.
+
+        Raises:
+            InvalidArgumentError: an invalid subject, an unknown name, or a value that is out of range.
             PermissionDeniedError: the principal lacks ManageSecurity on the cluster.
             LimitExceededError: there are ``max_principals``.
         """
         self._check_manages(by, [_ON_CLUSTER])
         _sign_in(subject)
-        if quota is not None:
-            check_quota(quota)
-        return self._changed_principal(subject, quota=quota, changed_us=now_us, changed_by=str(by))
+        quota = change_principal_quota(self.quotas.get(subject, _NO_QUOTA), changes)
+        recorded = quota if quota != _NO_QUOTA else None
+        return self._changed_principal(subject, quota=recorded, changed_us=now_us, changed_by=str(by))
 
     def resume(self, by: Principal, subject: str) -> list[Change]:
         """End a suspension. Gives back what the subject had, so it requires all permissions on the cluster.

@@ -1,154 +1,97 @@
-"""Quotas of principals: ledgers of counts and rates. Pure; the caller passes the time.
+"""What principals use at one broker, against their quotas. Pure; the caller passes the time.
 
-Those of namespaces are in :mod:`danube.model.quotas`.
-
-A count that has reached its quota refuses what would add to it, and nothing else: what exists stays, also when a quota
-is lowered. A rate delays, as other rates of the broker do; only single calls are refused. A refusal names the quota,
-its value and who may change it. Each broker counts for itself: it does not ask others for each message.
+The quotas are of :class:`danube.model.quotas.PrincipalQuota`. A refusal names the quota, its value and who may change
+it. What is open stays, also when a quota is lowered. Each broker counts for itself.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Final
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 
-import msgspec
-
-from danube.model.errors import InvalidArgumentError, LimitExceededError
+from danube.model.errors import LimitExceededError
+from danube.model.quotas import PrincipalQuota
 from danube.security.pace import Pace
+from danube.security.roles import Principal
 
-__all__ = [
-    "PrincipalLedger",
-    "PrincipalQuota",
-    "check_quota",
-]
-
-_BURST_S: Final = 1.0
-"""Unused parts of a rate are kept for this long."""
+__all__ = ["PrincipalUsage"]
 
 
-class PrincipalQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a principal may use at most, at each broker; None: no quota."""
+class _Calls(NamedTuple):
+    """The calls of one principal that has a quota of them."""
 
-    max_connections: int | None = None
-    """Connections to one broker."""
-    max_streams: int | None = None
-    """Open streams at one broker: producers and consumers."""
-    calls_per_s: float | None = None
-    """Unary calls. More are refused."""
-    publish_bytes_per_s: float | None = None
-    consume_bytes_per_s: float | None = None
+    per_s: float
+    paid_at: float
 
 
-def check_quota(quota: PrincipalQuota) -> None:
-    """Raise InvalidArgumentError if a value is out of range: counts are not negative, rates are positive and finite."""
-    for name in quota.__struct_fields__:
-        value = getattr(quota, name)
-        if value is None:
-            continue
-        if name.endswith("_per_s"):
-            if not 0 < value < math.inf:
-                raise InvalidArgumentError(f"{name} = {value:g} must be greater than 0 and finite, or absent")
-        elif value < 0:
-            raise InvalidArgumentError(f"{name} = {value} must not be negative")
-
-
-class _Rate:
-    """A rate that may change."""
-
-    __slots__ = ("_pace", "paid_at")
-
-    def __init__(self) -> None:
-        self._pace = Pace(0, 0)
-        self.paid_at = -math.inf
-
-    def change(self, per_s: float | None, now: float) -> None:
-        """Set the rate. A debt of more than a second is cut to one, as it was made at another rate."""
-        rate = per_s or 0
-        self._pace = Pace(rate, max(1.0, rate * _BURST_S))
-        self.paid_at = min(self.paid_at, now + _BURST_S)
-
-    def allowed_at(self, now: float) -> float:
-        """Return when the next amount may be taken; now if at once. It may be larger than what is left."""
-        allowed_at = self._pace.allowed_at(self.paid_at)
-        return allowed_at if allowed_at > now else now
-
-    def take(self, amount: float, now: float) -> None:
-        self.paid_at = self._pace.take(self.paid_at, amount, now)
-
-
-class PrincipalLedger:
-    """What a principal uses at one broker, against its quota.
+class PrincipalUsage:
+    """What the principals use at one broker.
 
     Args:
-        principal: its name.
-        quota: its quota.
-        now: the time in seconds, of a clock that never steps back.
+        quotas: by subject; may change at any time.
     """
 
-    def __init__(self, principal: str, quota: PrincipalQuota, now: float) -> None:
-        self._principal = principal
-        self.connections = 0
-        """Kept current by its owner, like the next one."""
-        self.streams = 0
-        self._calls, self._published, self._consumed = _Rate(), _Rate(), _Rate()
-        self.quota = quota
-        self.change(quota, now)
+    def __init__(self, quotas: Mapping[str, PrincipalQuota]) -> None:
+        self._quotas = quotas
+        self._streams: Counter[Principal] = Counter()
+        self._calls: dict[str, _Calls] = {}
 
-    def change(self, quota: PrincipalQuota, now: float) -> None:
-        """Set the quota. What is in use stays."""
-        self.quota = quota
-        self._calls.change(quota.calls_per_s, now)
-        self._published.change(quota.publish_bytes_per_s, now)
-        self._consumed.change(quota.consume_bytes_per_s, now)
+    def call(self, principal: Principal, now: float) -> None:
+        """Count a unary call. A refused call does not count.
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it has neither connections nor streams."""
-        return not self.connections and not self.streams
-
-    def check_connections(self) -> None:
-        """Check that it may connect once more.
+        Args:
+            principal: makes it.
+            now: the time in seconds, of a clock that never steps back.
 
         Raises:
-            LimitExceededError: the quota is reached.
+            LimitExceededError: it makes more than ``calls_per_s``. The call may be repeated later.
         """
-        self._check("max_connections", self.connections, "connections")
-
-    def check_streams(self) -> None:
-        """Check that it may open one more stream; raises as :meth:`check_connections`."""
-        self._check("max_streams", self.streams, "open streams")
-
-    def call(self, now: float) -> None:
-        """Count a unary call, or refuse it; raises as :meth:`check_connections`. A refused call does not count."""
-        allowed_at = self._calls.allowed_at(now)
+        if not self._quotas:
+            return
+        subject = str(principal)
+        quota = self._quotas.get(subject)
+        per_s = quota.calls_per_s if quota is not None else None
+        known = self._calls.get(subject)
+        if per_s is None:
+            if known is not None:
+                del self._calls[subject]
+            return
+        pace = Pace(per_s, max(1.0, per_s))
+        # A debt that was made at another rate is forgiven.
+        paid_at = known.paid_at if known is not None and known.per_s == per_s else 0.0
+        allowed_at = pace.allowed_at(paid_at)
         if allowed_at > now:
             raise LimitExceededError(
-                f"{self._principal} makes more calls than its quota calls_per_s, which is {self.quota.calls_per_s:g};"
-                f" try again in {allowed_at - now:.2g} s, or ask an administrator to raise it"
+                f"{principal} makes more calls than its quota calls_per_s = {per_s:g}; try again in"
+                f" {allowed_at - now:.2g} s, or ask an administrator to raise it (danube principals quota set {subject}"
+                " calls_per_s=N)"
             )
-        self._calls.take(1, now)
+        if len(self._calls) > len(self._quotas):
+            self._calls = {each: calls for each, calls in self._calls.items() if each in self._quotas}
+        self._calls[subject] = _Calls(per_s, pace.take(paid_at, 1, now))
 
-    def publish_at(self, now: float) -> float:
-        """Return when the next batch may be accepted; ``now`` if at once."""
-        return self._published.allowed_at(now)
+    @contextmanager
+    def stream(self, principal: Principal) -> Iterator[None]:
+        """Count a stream that is open during the body.
 
-    def published(self, size_bytes: int, now: float) -> None:
-        """A batch was accepted; it may exceed the rate, which delays the next ones."""
-        self._published.take(size_bytes, now)
-
-    def consume_at(self, now: float) -> float:
-        """Return when the next batch may be sent; ``now`` if at once."""
-        return self._consumed.allowed_at(now)
-
-    def consumed(self, size_bytes: int, now: float) -> None:
-        """A batch was sent; it may exceed the rate, which delays the next ones."""
-        self._consumed.take(size_bytes, now)
-
-    def _check(self, name: str, used: int, what: str) -> None:
-        most = getattr(self.quota, name)
-        if most is not None and used >= most:
-            raise LimitExceededError(
-                f"{self._principal} has {used} {what} at this broker, and its quota {name} is {most}; close some, or"
-                " ask an administrator to raise it"
-            )
+        Raises:
+            LimitExceededError: ``max_streams`` are open.
+        """
+        streams = self._streams
+        if self._quotas and (quota := self._quotas.get(str(principal))) is not None:
+            most = quota.max_streams
+            if most is not None and streams[principal] >= most:
+                raise LimitExceededError(
+                    f"{principal} has {streams[principal]} open streams at this broker, and its quota max_streams is"
+                    f" {most}; close some, or ask an administrator to raise it (danube principals quota set"
+                    f" {principal} max_streams=N)"
+                )
+        streams[principal] += 1
+        try:
+            yield
+        finally:
+            streams[principal] -= 1
+            if not streams[principal]:
+                del streams[principal]

@@ -26,9 +26,9 @@ import msgspec
 
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import DataLossError, InvalidArgumentError
+from danube.model.quotas import PrincipalQuota
 from danube.security.limits import YEAR_S
 from danube.security.permissions import Permission
-from danube.security.quotas import PrincipalQuota
 from danube.security.roles import Grant
 from danube.security.scopes import parse_scope
 

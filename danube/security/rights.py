@@ -289,6 +289,8 @@ _NATIVE: Final = (
     _changes(SecurityMethod.LIST_PRINCIPALS, "security.list_principals", _MANAGES_ANYTHING),
     _changes(SecurityMethod.SUSPEND, "security.suspend_principal", _on_cluster(_P.MANAGE_SECURITY)),
     _changes(SecurityMethod.RESUME, "security.resume_principal", _on_cluster(_P.MANAGE_SECURITY)),
+    _changes(SecurityMethod.SHOW_QUOTA, "security.show_quota", _on_cluster(_P.MANAGE_SECURITY)),
+    _changes(SecurityMethod.CHANGE_QUOTA, "security.change_quota", _on_cluster(_P.MANAGE_SECURITY)),
     _changes(SecurityMethod.LIST_KEYS, "security.list_keys", _MANAGES_ANYTHING),
     _changes(SecurityMethod.ADD_KEY, "security.add_key", _MANAGES_ANYTHING),
     _changes(SecurityMethod.DROP_KEY, "security.drop_key", _MANAGES_ANYTHING),

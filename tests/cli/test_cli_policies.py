@@ -223,7 +223,7 @@ def test_every_quota_can_be_written():
     for texts, what in (
         (["max_topics"], "not name=value"),
         (["max_topics=1", "max_topics=2"], "given twice"),
-        (["max_topics=none"], "danube namespaces quota unset"),
+        (["max_topics=none"], "quota unset NAME"),
         (["publish_rate=x"], "publish_rate: 'x' is not a rate"),
         (["max_topic=1"], "did you mean 'max_topics'"),
         (["x=1"], "known are max_topics"),

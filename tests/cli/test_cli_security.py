@@ -82,6 +82,31 @@ def test_roles_and_principals(broker):
     assert "service:gone" not in run(broker, "principals", "list").stdout
 
 
+def test_quotas_of_principals(broker):
+    shown = run(broker, "principals", "quota", "set", "service:busy", "max_streams=50", "calls-per-s=100/s").stdout
+    assert [line.split() for line in shown.splitlines()] == [
+        ["quota", "value"],
+        ["max_streams", "50"],
+        ["calls_per_s", "100"],
+    ]
+    run(broker, "principals", "quota", "unset", "service:busy", "max_streams")
+    assert json.loads(run(broker, "principals", "quota", "show", "service:busy", "-o", "json").stdout) == {
+        "max_streams": None,
+        "calls_per_s": 100.0,
+    }
+    assert "service:busy" in run(broker, "principals", "list").stdout
+    for wrong, says in (
+        ("max_stream=1", "did you mean 'max_streams'"),
+        ("calls_per_s=0.5", "calls_per_s = 0.5 must be at least 1"),
+        ("calls_per_s=fast", "is not a rate of calls"),
+        ("max_streams", "is not name=value, for example max_streams=100"),
+    ):
+        assert says in run(broker, "principals", "quota", "set", "service:busy", wrong, code=65).stderr
+    assert "is a group" in run(broker, "principals", "quota", "show", "group:all", code=65).stderr
+    run(broker, "principals", "quota", "unset", "service:busy", "calls_per_s")
+    assert "service:busy" not in run(broker, "principals", "list").stdout
+
+
 def test_an_api_key_is_printed_once(broker):
     made = run(
         broker, "keys", "create", "service:api", "--expires", "90d", "--role", "producer", "--on", "/shop/orders"

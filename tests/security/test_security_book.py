@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from danube.model.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from danube.model.quotas import PrincipalQuota
 from danube.security import BUILT_IN_ROLES, CLUSTER, Grant, Permission, Principal, PrincipalType, Resource, parse_scope
 from danube.security.api_keys import RANDOM_BYTES, make_api_key
 from danube.security.book import Change, SecurityBook, first_records
@@ -31,7 +33,6 @@ from danube.security.flaws import BadProofError, Flaw
 from danube.security.keys import ed25519_key, secret_key
 from danube.security.limits import SecurityLimits
 from danube.security.proofs import Proofs
-from danube.security.quotas import PrincipalQuota
 from danube.security.records import (
     ApiKeyRecord,
     BindingRecord,
@@ -237,31 +238,36 @@ class TestChanges:
         assert book.rights.allows(ROOT, P.LOOKUP)
 
     def test_quotas_of_principals_outlast_suspensions(self, book: SecurityBook) -> None:
-        quota = PrincipalQuota(calls_per_s=5.0, max_streams=2)
-        applied(book, book.set_quota(ROOT, "service:api", quota, now_us=NOW_US))
-        assert book.quotas == {"service:api": quota}
+        def change(**changes: object) -> None:
+            applied(book, book.change_quota(ROOT, "service:api", changes, now_us=NOW_US))
+
+        change(calls_per_s=5.0, max_streams=2)
+        assert book.quotas == {"service:api": PrincipalQuota(calls_per_s=5.0, max_streams=2)}
+        assert book.quota_of(ROOT, "service:api") == PrincipalQuota(calls_per_s=5.0, max_streams=2)
         applied(book, book.suspend(ROOT, "service:api", now_us=NOW_US))
-        assert book.quotas == {"service:api": quota}
+        assert book.quotas == {"service:api": PrincipalQuota(calls_per_s=5.0, max_streams=2)}
         assert "service:api" in book.rights.suspended
-        applied(book, book.set_quota(ROOT, "service:api", PrincipalQuota(max_streams=3), now_us=NOW_US))
+        change(max_streams=3)
         assert "service:api" in book.rights.suspended
         applied(book, book.resume(ROOT, "service:api"))
         assert book.rights.suspended == set()
-        assert book.quotas == {"service:api": PrincipalQuota(max_streams=3)}
-        applied(book, book.set_quota(ROOT, "service:api", None, now_us=NOW_US))
+        assert book.quotas == {"service:api": PrincipalQuota(calls_per_s=5.0, max_streams=3)}
+        change(calls_per_s=None, max_streams=None)
         assert book.quotas == {}
         assert principal_key("service:api") not in book.records
         applied(book, book.suspend(ROOT, "service:api", now_us=NOW_US))
-        applied(book, book.set_quota(ROOT, "service:api", None, now_us=NOW_US))
+        change(max_streams=None)
         assert "service:api" in book.rights.suspended
         applied(book, book.resume(ROOT, "service:api"))
         assert principal_key("service:api") not in book.records
+        assert book.quota_of(ROOT, "service:api") == PrincipalQuota()
         with pytest.raises(InvalidArgumentError, match="calls_per_s"):
-            book.set_quota(ROOT, "service:api", PrincipalQuota(calls_per_s=0.0), now_us=NOW_US)
-        with pytest.raises(InvalidArgumentError, match="is a group"):
-            book.set_quota(ROOT, "group:g", quota, now_us=NOW_US)
-        with pytest.raises(PermissionDeniedError):
-            book.set_quota(LEAD, "service:api", quota, now_us=NOW_US)
+            change(calls_per_s=0.0)
+        for call in (partial(book.change_quota, changes={}, now_us=NOW_US), book.quota_of):
+            with pytest.raises(InvalidArgumentError, match="is a group"):
+                call(ROOT, "group:g")
+            with pytest.raises(PermissionDeniedError):
+                call(LEAD, "service:api")
 
     def test_revocations_last_until_the_token_would_have_expired(self, book: SecurityBook) -> None:
         expires_us = (NOW + 3600) * 1_000_000

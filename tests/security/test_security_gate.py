@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from danube.model.errors import (
     DanubeError,
     DeadlineExceededError,
     InvalidArgumentError,
+    LimitExceededError,
     NotFoundError,
     PermissionDeniedError,
     Status,
@@ -29,6 +30,7 @@ from danube.model.errors import (
 )
 from danube.model.policy_api import ChangeSubscriptionPolicy, PolicyMethod
 from danube.model.query_api import GetLogStates, GetTopicNames, LogStates, QueryMethod, TopicNames
+from danube.model.quotas import PrincipalQuota
 from danube.model.stage_api import AbortedStages, AbortStages, StageMethod, StageOpen
 from danube.security.book import Change, first_records
 from danube.security.flaws import NO_PROOF
@@ -200,6 +202,41 @@ async def test_calls_without_proof_are_unauthenticated_and_say_no_more(tmp_path:
                     async with calls.producing():
                         pass
                 assert refused.value.message == NO_PROOF
+
+
+async def test_a_quota_bounds_what_a_principal_uses(tmp_path: Path) -> None:
+    async with secured(tmp_path) as broker:
+        await broker.bind("service:api", "producer", "/shop/*")
+        key = principal_key("service:api")
+        async with (
+            broker.calling("service:api") as calls,
+            broker.calling("user:admin") as admin,
+            AsyncExitStack() as open_,
+        ):
+            for number in range(2):
+                await open_.enter_async_context(calls.producing(name=f"p{number}"))
+            await broker.known(Change(key, PrincipalRecord(quota=PrincipalQuota(max_streams=2, calls_per_s=3.0))))
+            for _ in range(3):
+                await calls(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(ORDERS), api.TopicInfo)
+            for path, request in (
+                (api.Method.DESCRIBE_TOPIC, api.DescribeTopic(ORDERS)),
+                (api.Method.DELETE_TOPIC, api.DeleteTopic(ORDERS)),  # denied, and it counts nevertheless
+            ):
+                with pytest.raises(LimitExceededError, match=r"service:api makes more calls than .* calls_per_s = 3"):
+                    await calls(path, request)
+            with pytest.raises(LimitExceededError, match=r"has 2 open streams .* max_streams is 2"):
+                async with calls.producing(name="p3"):
+                    pass
+            for number in range(5):
+                await admin(api.Method.CREATE_TOPIC, api.CreateTopic(f"/shop/t{number}"), api.TopicInfo)
+            await trio.sleep(0.5)
+            await calls(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(ORDERS), api.TopicInfo)
+            await open_.aclose()
+            async with calls.producing(name="p3"):
+                pass
+            await broker.known(Change(key, None))
+            for _ in range(10):
+                await calls(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(ORDERS), api.TopicInfo)
 
 
 async def test_internal_headers_give_no_rights(tmp_path: Path) -> None:

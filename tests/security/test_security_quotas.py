@@ -1,4 +1,4 @@
-"""Quotas: what is counted, what is refused, and that a refusal names the quota."""
+"""Quotas of principals: what is counted, what is refused, and that a refusal names the quota."""
 
 from __future__ import annotations
 
@@ -6,90 +6,102 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from security_helpers import service
 
 from danube.model.errors import InvalidArgumentError, LimitExceededError
+from danube.model.quotas import PrincipalQuota, change_principal_quota, check_principal_quota
 from danube.security.pace import Pace
-from danube.security.quotas import (
-    PrincipalLedger,
-    PrincipalQuota,
-    check_quota,
-)
+from danube.security.quotas import PrincipalUsage
+from danube.security.roles import Principal, PrincipalType
+
+API, OTHER = service("api"), Principal(PrincipalType.USER, "api")
 
 
-class TestPrincipals:
+class TestUsage:
     def test_calls_are_refused_with_the_time_to_wait(self) -> None:
-        ledger = PrincipalLedger("service:api", PrincipalQuota(calls_per_s=2.0), 0)
-        ledger.call(0)
-        ledger.call(0)
+        usage = PrincipalUsage({"service:api": PrincipalQuota(calls_per_s=2.0)})
+        usage.call(API, 100)
+        usage.call(API, 100)
         with pytest.raises(
             LimitExceededError,
-            match=r"service:api makes more calls than its quota calls_per_s, which is 2; try again in 0.5 s",
+            match=r"service:api makes more calls than its quota calls_per_s = 2; try again in 0.5 s, .*"
+            r"danube principals quota set service:api calls_per_s=N",
         ) as caught:
-            ledger.call(0)
+            usage.call(API, 100)
         assert caught.value.retryable
+        usage.call(OTHER, 100)
         with pytest.raises(LimitExceededError):
-            ledger.call(0.4)  # refused calls do not count
-        ledger.call(0.5)
+            usage.call(API, 100.4)  # refused calls do not count
+        usage.call(API, 100.5)
 
-    def test_a_rate_below_one_lets_the_first_call_pass(self) -> None:
-        ledger = PrincipalLedger("service:api", PrincipalQuota(calls_per_s=0.1), 0)
-        ledger.call(0)
+    def test_a_changed_rate_applies_at_once(self) -> None:
+        quotas = {"service:api": PrincipalQuota(calls_per_s=1.0)}
+        usage = PrincipalUsage(quotas)
+        usage.call(API, 100)
+        quotas["service:api"] = PrincipalQuota(calls_per_s=3.0)
+        for _ in range(3):
+            usage.call(API, 100)
         with pytest.raises(LimitExceededError):
-            ledger.call(9.9)
-        ledger.call(10)
+            usage.call(API, 100)
+        quotas["service:api"] = PrincipalQuota(max_streams=1)
+        usage.call(API, 100)
+        del quotas["service:api"]
+        for _ in range(10):
+            usage.call(API, 100)
+        quotas["service:api"] = PrincipalQuota(calls_per_s=1.0)
+        usage.call(API, 100)
+        with pytest.raises(LimitExceededError):
+            usage.call(API, 100)
 
-    def test_connections_and_streams_are_counted(self) -> None:
-        ledger = PrincipalLedger("service:api", PrincipalQuota(max_connections=2, max_streams=1), 0)
-        assert ledger.is_idle
-        ledger.connections = 1
-        assert not ledger.is_idle
-        ledger.check_connections()
-        ledger.check_streams()
-        ledger.connections, ledger.streams = 2, 1
-        with pytest.raises(
-            LimitExceededError, match="has 2 connections at this broker, and its quota max_connections is 2"
-        ):
-            ledger.check_connections()
-        with pytest.raises(
-            LimitExceededError, match="has 1 open streams at this broker, and its quota max_streams is 1"
-        ):
-            ledger.check_streams()
-        ledger.connections = 0
-        assert not ledger.is_idle
-        ledger.change(PrincipalQuota(), 0)
-        ledger.check_connections()
-        ledger.check_streams()
+    def test_nothing_is_kept_of_principals_without_a_quota(self) -> None:
+        quotas = {f"service:s{number}": PrincipalQuota(calls_per_s=1.0) for number in range(100)}
+        usage = PrincipalUsage(quotas)
+        for subject in quotas:
+            usage.call(service(subject.removeprefix("service:")), 100)
+        for number in range(90):
+            del quotas[f"service:s{number}"]
+        usage.call(service("s95"), 200)
+        assert len(usage._calls) == 10
 
-    def test_publishing_and_consuming_have_rates_of_their_own(self) -> None:
-        ledger = PrincipalLedger("service:api", PrincipalQuota(publish_bytes_per_s=100.0, consume_bytes_per_s=10.0), 0)
-        ledger.published(300, 0)
-        assert ledger.publish_at(0) == pytest.approx(2, abs=0.02)
-        assert ledger.consume_at(0) == 0
-        ledger.consumed(30, 0)
-        assert ledger.consume_at(0) == pytest.approx(2.1, abs=0.02)
-        assert ledger.publish_at(5) == 5
+    def test_streams_are_counted_before_there_is_a_quota(self) -> None:
+        quotas: dict[str, PrincipalQuota] = {}
+        usage = PrincipalUsage(quotas)
+        with usage.stream(API), usage.stream(API):
+            quotas["service:api"] = PrincipalQuota(max_streams=2)
+            with (
+                pytest.raises(
+                    LimitExceededError, match="has 2 open streams at this broker, and its quota max_streams is 2"
+                ),
+                usage.stream(API),
+            ):
+                pass
+            with usage.stream(OTHER):
+                pass
+        with usage.stream(API):
+            pass
+        assert not usage._streams
 
 
 @pytest.mark.parametrize(
-    "quota",
+    "changes",
     [
-        PrincipalQuota(publish_bytes_per_s=0.0),
-        PrincipalQuota(publish_bytes_per_s=float("nan")),
-        PrincipalQuota(calls_per_s=float("inf")),
-        PrincipalQuota(max_streams=-5),
-        PrincipalQuota(consume_bytes_per_s=-1.0),
+        {"max_streams": -1},
+        {"calls_per_s": 0.9},
+        {"calls_per_s": float("inf")},
+        {"calls_per_s": float("nan")},
+        {"calls_per_s": "5"},
+        {"publish": 1},
     ],
 )
-def test_invalid_quotas_are_refused(quota: PrincipalQuota) -> None:
-    with pytest.raises(InvalidArgumentError, match="must"):
-        check_quota(quota)
+def test_invalid_quotas_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        change_principal_quota(PrincipalQuota(), changes)
 
 
 def test_valid_quotas_are_stored_without_what_they_do_not_limit() -> None:
-    quota = PrincipalQuota(max_streams=0, publish_bytes_per_s=0.5)
-    check_quota(quota)
-    check_quota(PrincipalQuota())
-    assert msgspec.json.encode(quota) == b'{"max_streams":0,"publish_bytes_per_s":0.5}'
+    quota = change_principal_quota(PrincipalQuota(calls_per_s=5.0), {"max_streams": 0, "calls_per_s": None})
+    check_principal_quota(PrincipalQuota())
+    assert msgspec.json.encode(quota) == b'{"max_streams":0}'
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"max_stream":1}', type=PrincipalQuota)
 

@@ -36,6 +36,8 @@ def security_calls(security: Callable[[], SecurityOperations], caller: Callable[
         (SecurityMethod.LIST_PRINCIPALS, "list_principals", api.ListPrincipals),
         (SecurityMethod.SUSPEND, "suspend_principal", api.SuspendPrincipal),
         (SecurityMethod.RESUME, "resume_principal", api.ResumePrincipal),
+        (SecurityMethod.SHOW_QUOTA, "show_quota", api.ShowPrincipalQuota),
+        (SecurityMethod.CHANGE_QUOTA, "change_quota", api.ChangePrincipalQuota),
         (SecurityMethod.LIST_KEYS, "list_keys", api.ListKeys),
         (SecurityMethod.ADD_KEY, "add_key", api.AddKey),
         (SecurityMethod.DROP_KEY, "drop_key", api.DropKey),

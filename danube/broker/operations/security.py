@@ -328,6 +328,21 @@ class SecurityOperations:
         await self._change(lambda book: book.resume(by, request.subject))
         return api.Done()
 
+    async def show_quota(
+        self, by: Principal, request: security_api.ShowPrincipalQuota
+    ) -> security_api.PrincipalQuotaReport:
+        """Return the quota of a principal."""
+        quota = (await self._book()).quota_of(by, request.subject)
+        return security_api.PrincipalQuotaReport(request.subject, quota)
+
+    async def change_quota(
+        self, by: Principal, request: security_api.ChangePrincipalQuota
+    ) -> security_api.PrincipalQuotaReport:
+        """Change the quota of a principal; raises what :meth:`~danube.security.book.SecurityBook.change_quota` does."""
+        now_us = self._clock_us()
+        book = await self._change(lambda book: book.change_quota(by, request.subject, request.changes, now_us=now_us))
+        return security_api.PrincipalQuotaReport(request.subject, book.quota_of(by, request.subject))
+
     # --- API keys
 
     async def list_keys(self, by: Principal, request: security_api.ListKeys) -> security_api.KeyList:

@@ -6,6 +6,8 @@
                  │ UNAUTHENTICATED                   │ PERMISSION_DENIED, NOT_FOUND
                  ▼ after a pause if throttled        ▼
 
+A caller that uses more than its quota gets RESOURCE_EXHAUSTED, before its call is judged.
+
 A method cannot be served without a row, nor without its list being filtered: :meth:`Gate.guarded` raises. Of a stream
 the first message is judged, before its handler sees it; it must arrive within ``first_message_s``. A stream is watched
 from the proof of its caller on: it ends with that proof, and with the rights that its first message needed.
@@ -55,6 +57,7 @@ from danube.security.evaluate import Rights
 from danube.security.flaws import BadProofError, UncheckedProofError
 from danube.security.guard import Guard
 from danube.security.permissions import Permission
+from danube.security.quotas import PrincipalUsage
 from danube.security.resources import Book, resources_of
 from danube.security.rights import RULES, Access, Condition, Named, Port, Refusal, Rule, check_served
 from danube.security.roles import PrincipalType
@@ -184,6 +187,7 @@ class Gate:
         self._links = links
         self.audit = audit
         """What has happened at this gate."""
+        self._usage = PrincipalUsage(guard.book.quotas)
         self._certified: Callable[[PeerCertificate], Identity] = lru_cache(_CERTIFICATES)(self._of_certificate)
         self._replica: Replica | None = None
         self._numbers = itertools.count(1)
@@ -229,6 +233,7 @@ class Gate:
 
         async def handler(request: Any, context: Context) -> Any:
             identity = await self._identified(context)
+            self._usage.call(identity.principal, trio.current_time())
             caller = self._judged(rule, identity, request, context)
             with calling(caller):
                 if rule.path in _WAITS:
@@ -255,6 +260,7 @@ class Gate:
                     raise
                 self._nursery.start_soon(self._fail_later, call, error)
                 return
+            self._usage.call(identity.principal, trio.current_time())
             with calling(self._judged(rule, identity, request, call.context)):
                 serve(request, call)
 
@@ -267,7 +273,7 @@ class Gate:
         async def handler(stream: ServerStream, context: Context) -> None:
             identity = await self._identified(context)
             # Watched from the proof on: it may end while the stream waits for its first message.
-            with self._watched(stream, identity) as number:
+            with self._usage.stream(identity.principal), self._watched(stream, identity) as number:
                 request = None
                 if opening is not None:
                     first = await self._first(stream, rule.path)

@@ -33,7 +33,7 @@ from danube.model.limits import MIB, Limits
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 from danube.model.policy_api import PolicyReport
 from danube.model.query_api import LogParts, LogState
-from danube.model.quotas import QuotaReport
+from danube.model.quotas import PrincipalQuota, QuotaReport
 from danube.model.stage_api import StageCommit, StagedBatch
 
 __all__ = [
@@ -730,6 +730,22 @@ class Security(Handle[_security.Security]):
             NotFoundError: the subject is not suspended.
         """
         self._loop.run(self._inner.resume, subject)
+
+    def quota(self, subject: str) -> PrincipalQuota:
+        """Return what a user or a service may use at most, at each broker."""
+        return self._loop.run(self._inner.quota, subject)
+
+    def change_quota(self, subject: str, **changes: Any) -> PrincipalQuota:
+        """Change the quota of a user or a service, and return it. It applies at once; what is open stays.
+
+        Args:
+            subject: ``user:NAME`` or ``service:NAME``.
+            changes: fields of :class:`danube.model.quotas.PrincipalQuota`; None removes one. Others remain unchanged.
+
+        Raises:
+            InvalidArgumentError: an unknown name, or an invalid value.
+        """
+        return self._loop.run(self._inner.change_quota, subject, **changes)
 
     def keys(self, subject: str = "") -> list[security_api.KeyRow]:
         """Return the API keys of a principal, or of all, without their secrets."""
