@@ -70,8 +70,8 @@ def set_quota(
 ) -> None:
     """Set quotas of a user or a service; others stay as they are.
 
-    max_streams is the number of open producers and consumers at each broker, calls_per_s the rate of other calls there.
-    More are refused; what is open stays. Quotas apply at once.
+    max_streams is the number of open producers and consumers at each broker, calls_per_s the rate of other calls there;
+    official clients send each message in a call. More are refused; what is open stays. Quotas apply at once.
     """
     plain = parse_quotas(changes, PRINCIPAL_QUOTAS)
     _show(run_with_client(lambda client: client.security.change_quota(subject, **plain), url, context), output)

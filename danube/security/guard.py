@@ -172,9 +172,12 @@ class Guard:
         principal = None if identity is None else identity.principal
         return judge(RULES.get(path), principal, self.book.rights, request, book)
 
-    def refusal(self, path: str, identity: Identity | None, verdict: Verdict) -> DanubeError | None:
-        """Return the error of a verdict; None if the call is allowed."""
-        return refusal_of(verdict, None if identity is None else identity.principal, RULES.get(path))
+    def refusal(
+        self, path: str, identity: Identity | None, verdict: Verdict, request: Any = None, book: Book | None = None
+    ) -> DanubeError | None:
+        """Return the error of a verdict; None if the call is allowed; see :mod:`~danube.security.verdicts`."""
+        principal = None if identity is None else identity.principal
+        return refusal_of(verdict, principal, RULES.get(path), request, book)
 
     def watch(self, stream: int, identity: Identity, needs: Iterable[Need]) -> None:
         """A stream was allowed just now: it ends with its proof and its rights. The shell announces its end, too."""

@@ -75,6 +75,8 @@ class Resource(NamedTuple):
         return self.kind is ScopeKind.NAMESPACE and self.name == SYSTEM_NAMESPACE
 
     def __str__(self) -> str:
+        if self.kind is ScopeKind.CLUSTER:
+            return "the cluster"
         return self.name if self.kind in (ScopeKind.TOPIC, ScopeKind.SUBSCRIPTION) else f"{self.kind.value} {self.name}"
 
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from danube.model.errors import (
     DanubeError,
+    InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
     UnauthenticatedError,
@@ -33,7 +34,7 @@ from danube.model.errors import (
 from danube.security.evaluate import Rights
 from danube.security.flaws import NO_PROOF
 from danube.security.resources import Book, resources_of
-from danube.security.rights import Access, Condition, Named, Refusal, Rule
+from danube.security.rights import Access, Condition, Named, Refusal, Requirement, Rule
 from danube.security.roles import Principal
 from danube.security.scopes import CLUSTER, Resource
 
@@ -43,6 +44,19 @@ __all__ = ["UnknownConsumerError", "Verdict", "judge", "judge_condition", "refus
 _UNKNOWN: Final = (
     "the consumer is unknown, its subscription was deleted, or these credentials may not use it; subscribe again"
 )
+
+
+_NOT_SAID: Final = (
+    Named.CLUSTER,
+    Named.ANYTHING,
+    Named.CONSUMER,
+    Named.SCHEMA_NUMBER,
+    Named.STAGES,
+    Named.DEAD_LETTERS,
+)
+"""Not named by the request, or by a number only: the name would tell the caller what it may not know."""
+_NAMES: Final = 3
+"""Most names in an error."""
 
 
 class UnknownConsumerError(UnavailableError):
@@ -124,13 +138,27 @@ def judge_condition(
     return Verdict.ALLOWED
 
 
-def refusal_of(verdict: Verdict, principal: Principal | None, rule: Rule | None) -> DanubeError | None:
-    """Return the error of a verdict; None if the call is allowed. It says nothing about why, except who may ask."""
+def refusal_of(
+    verdict: Verdict, principal: Principal | None, rule: Rule | None, request: Any = None, book: Book | None = None
+) -> DanubeError | None:
+    """Return the error of a verdict; None if the call is allowed. It says nothing about why, except who may ask.
+
+    Args:
+        verdict: of the call.
+        principal: who calls.
+        rule: the row of its path.
+        request, book: as in :func:`judge`; the error names what the request itself names. Without them it names no
+            object.
+    """
     match verdict:
         case Verdict.UNAUTHENTICATED:
             return UnauthenticatedError(NO_PROOF)
         case Verdict.DENIED:
-            what = "it has no rule" if rule is None or not rule.requirements else f"requires {_required(rule)}"
+            what = (
+                "it has no rule"
+                if rule is None or not rule.requirements
+                else f"requires {_required(rule, request, book)}"
+            )
             path = "this path" if rule is None else rule.path
             return PermissionDeniedError(
                 f"{principal} may not call {path}: {what}; administrators see why with 'danube security explain'"
@@ -142,6 +170,19 @@ def refusal_of(verdict: Verdict, principal: Principal | None, rule: Rule | None)
     return None
 
 
-def _required(rule: Rule) -> str:
+def _required(rule: Rule, request: Any, book: Book | None) -> str:
     always = (each for each in rule.requirements if each.condition is Condition.ALWAYS)
-    return " and ".join(dict.fromkeys(f"{each.permission.title} on {each.named.value}" for each in always))
+    return " and ".join(dict.fromkeys(f"{each.permission.title} on {_object(each, request, book)}" for each in always))
+
+
+def _object(requirement: Requirement, request: Any, book: Book | None) -> str:
+    """Return the names of the objects, if the caller knows them."""
+    if requirement.named in _NOT_SAID or request is None or book is None:
+        return requirement.named.value
+    try:
+        names = [str(each) for each in resources_of(requirement, request, book)]
+    except InvalidArgumentError:  # of a suspended principal: the names were not looked at
+        names = []
+    if len(names) > _NAMES:
+        names[_NAMES:] = [f"{len(names) - _NAMES} more"]
+    return ", ".join(names) or requirement.named.value

@@ -277,6 +277,20 @@ class TestVerdicts:
         request.schema_subject = "payments-value"
         assert judge(rule, service("a"), rights, request, BOOK) is Verdict.DENIED
 
+    def test_refusals_name_what_the_request_names_and_nothing_else(self) -> None:
+        def said(path: str, **fields: object) -> str:
+            return str(refusal_of(Verdict.DENIED, service("a"), RULES[path], SimpleNamespace(**fields), BOOK))
+
+        assert "Topics/Delete: requires ManageTopic on /shop/orders;" in said(
+            api.Method.DELETE_TOPIC, topic="/shop/orders"
+        )
+        assert "on namespace shop;" in said(api.Method.DELETE_NAMESPACE, namespace="shop")
+        topics = [f"/shop/t{number}" for number in range(5)]
+        assert "on /shop/t0, /shop/t1, /shop/t2, 2 more;" in said("/danube.native.v1.Logs/State", topics=topics)
+        assert "requires ManageTopic on topic;" in said(api.Method.DELETE_TOPIC, topic="what is no name")
+        consumer = said("/danube.ConsumerService/ReceiveMessages", consumer_id=7)
+        assert "on subscription of the consumer" in consumer
+
     def test_refusals_say_what_is_required_and_never_what_is_wrong_with_credentials(self) -> None:
         assert refusal_of(Verdict.ALLOWED, service("a"), self.CHANGE) is None
         assert refusal_of(Verdict.FILTERED, service("a"), self.CHANGE) is None

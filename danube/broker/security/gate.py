@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
@@ -437,7 +437,7 @@ class Gate:
     def _judged(self, rule: Rule, identity: Identity, request: Any, context: Context) -> _Caller:
         verdict = self._guard.judge(rule.path, identity, request, self._book)
         if verdict is not Verdict.ALLOWED and verdict is not Verdict.FILTERED:
-            refusal = self._guard.refusal(rule.path, identity, verdict)
+            refusal = self._guard.refusal(rule.path, identity, verdict, request, self._book)
             assert refusal is not None
             self.audit.denied(context, identity, self._named(rule, request), refusal.message)
             raise refusal
@@ -451,7 +451,10 @@ class Gate:
         found: dict[str, None] = {}
         for each in rule.requirements:
             if each.condition is Condition.ALWAYS and each.named is not Named.ANYTHING:
-                found.update((str(scope_of(resource)), None) for resource in resources_of(each, request, self._book))
+                with suppress(InvalidArgumentError):  # of a suspended principal: the names were not looked at
+                    found.update(
+                        (str(scope_of(resource)), None) for resource in resources_of(each, request, self._book)
+                    )
         return ",".join(found)
 
     async def _audited(
