@@ -334,6 +334,7 @@ class Broker:
                 nursery.start_soon(coordinating.run)
                 nursery.start_soon(self._bond.run)
                 nursery.start_soon(directory.expiry.run)
+                nursery.start_soon(directory.count_stored)
                 nursery.start_soon(runtime.clock_steps.run)
                 nursery.start_soon(pulse.run)
                 nursery.start_soon(cluster.run)

@@ -42,6 +42,7 @@ def _parse_calls(text: str) -> float:
 QUOTAS: Final[Mapping[str, Kind]] = {
     "max_topics": Kind(_parse_count, str),
     "publish_rate": TOPIC_POLICIES["publish_rate"],
+    "max_stored_bytes": TOPIC_POLICIES["max_message_bytes"],
 }
 """Every field of :class:`danube.model.quotas.NamespaceQuota`."""
 PRINCIPAL_QUOTAS: Final[Mapping[str, Kind]] = {
@@ -49,7 +50,7 @@ PRINCIPAL_QUOTAS: Final[Mapping[str, Kind]] = {
     "calls_per_s": Kind(_parse_calls, lambda value: f"{value:g}"),
 }
 """Every field of :class:`danube.model.quotas.PrincipalQuota`."""
-_USED: Final = {"max_topics": "topics"}
+_USED: Final = {"max_topics": "topics", "max_stored_bytes": "stored_bytes"}
 """For counts: the field of QuotaReport that tells what is used."""
 
 
@@ -110,6 +111,6 @@ def show_quotas(report: QuotaReport) -> list[dict[str, str]]:
     rows = []
     for name, kind in QUOTAS.items():
         value = getattr(report.quota, name)
-        used = str(getattr(report, _USED[name])) if name in _USED else "-"
+        used = kind.show(getattr(report, _USED[name])) if name in _USED else "-"
         rows.append({"quota": name, "value": "-" if value is None else kind.show(value), "used": used})
     return rows

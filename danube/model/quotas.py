@@ -40,6 +40,9 @@ class NamespaceQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Plain topics and partitions in the whole cluster. More are refused."""
     publish_rate: Rate | None = None
     """All producers of all its topics at one broker together. Excess is delayed, beside the rates of each topic."""
+    max_stored_bytes: int | None = None
+    """Messages of all its topics at one broker, in the journal and in the storage. Publishing more is refused until
+    retention or deletion has made room."""
 
 
 class PrincipalQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -58,8 +61,10 @@ def change_quota(quota: NamespaceQuota, changes: Mapping[str, Any]) -> Namespace
         InvalidArgumentError: an unknown name, or a value that is out of range.
     """
     changed = _changed(quota, changes)
-    if changed.max_topics is not None and changed.max_topics < 0:
-        raise InvalidArgumentError(f"max_topics = {changed.max_topics} must not be negative")
+    for name in ("max_topics", "max_stored_bytes"):
+        value = getattr(changed, name)
+        if value is not None and value < 0:
+            raise InvalidArgumentError(f"{name} = {value} must not be negative")
     check_policy(TopicPolicies(publish_rate=changed.publish_rate))
     return changed if changed.publish_rate else msgspec.structs.replace(changed, publish_rate=None)
 
@@ -137,3 +142,5 @@ class QuotaReport(msgspec.Struct, array_like=True, gc=False):
     quota: NamespaceQuota
     topics: int
     """Topics and partitions that the answering broker knows of."""
+    stored_bytes: int = 0
+    """What the answering broker stores for its own topics of the namespace."""

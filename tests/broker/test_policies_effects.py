@@ -16,7 +16,7 @@ import danube
 from danube.broker.delivery.expiry import MessageExpiry, round_s
 from danube.broker.runtime.publish_rate import Pace
 from danube.model import PoisonPolicy, Rate, Retention, TopicPolicies, api
-from danube.model.errors import StorageUnavailableError, TopicNotFoundError
+from danube.model.errors import LimitExceededError, StorageUnavailableError, TopicNotFoundError
 
 pytestmark = pytest.mark.virtual
 
@@ -415,3 +415,64 @@ async def test_another_publish_rate_of_a_namespace_counts_at_once(tmp_path: Path
                 await admin.delete_topic("/shop/b")
                 with pytest.raises(TopicNotFoundError):
                     await other.reply()
+
+
+async def test_a_namespace_stores_no_more_than_its_quota(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
+        admin = client.admin
+        for namespace in ("shop", "free"):
+            await admin.create_namespace(namespace)
+        for topic in ("/shop/a", "/shop/b", "/free/a"):
+            await admin.create_topic(topic)
+        await admin.create_topic("/shop/none", durability="none")
+        await admin.change_quota("shop", max_stored_bytes=100_000)
+        await publish_timed(channel, "p", 80, 10, "/shop/a")
+        async with raw_producer(channel, "/shop/b", "b") as producer:
+            producer.send(0, b"x" * 50_000)
+            refused = await producer.refused()
+            assert refused.code == LimitExceededError.code
+            assert "its quota max_stored_bytes is 100000" in refused.message
+            producer.send(0, b"x" * 100)
+            await producer.acked()  # what fits is taken
+        for topic in ("/free/a", "/shop/none"):
+            await publish_timed(channel, "p", 10, 100, topic)
+        used = (await admin.quota("shop")).stored_bytes
+        assert 80_000 < used <= 100_000
+        await running.restart()
+        await trio.sleep(0.1)
+        async with running.client() as again, running.channel() as channel:
+            assert (await again.admin.quota("shop")).stored_bytes == used
+            async with again.producer("/shop/b") as sender, trio.open_nursery() as nursery:
+                sent = trio.Event()
+
+                async def send() -> None:
+                    await sender.send(b"x" * 50_000)
+                    sent.set()
+
+                nursery.start_soon(send)
+                await trio.sleep(2)
+                assert not sent.is_set()
+                await again.admin.delete_topic("/shop/a")  # makes room, which is seen within a second
+                with trio.fail_after(5):
+                    await sent.wait()
+            await again.admin.change_quota("shop", max_stored_bytes=0)
+            async with raw_producer(channel, "/shop/b", "c") as producer:
+                producer.send(0, b"x")
+                await producer.refused()
+                await again.admin.change_quota("shop", max_stored_bytes=None)
+                producer.send(0, b"x")
+                await producer.acked()
+
+
+async def test_sealed_messages_count_for_a_namespace(tmp_path: Path) -> None:
+    url, _ = bucket()
+    async with running_broker(tmp_path, storage=url) as running, running.client() as client:
+        await client.admin.change_quota("default", max_stored_bytes=1_000_000)
+        await client.admin.create_topic(TOPIC)
+        await publish(client, TOPIC, 200)
+        before = (await client.admin.quota("default")).stored_bytes
+        await client.admin.seal_topic(TOPIC)
+        info = await client.admin.describe_topic(TOPIC)
+        assert info.sealed_bytes > 10_000
+        assert (await client.admin.quota("default")).stored_bytes == info.stored_bytes
+        assert info.stored_bytes >= 0.9 * before

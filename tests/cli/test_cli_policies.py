@@ -226,6 +226,7 @@ def test_every_quota_can_be_written():
         (["max_topics=none"], "quota unset NAME"),
         (["publish_rate=x"], "publish_rate: 'x' is not a rate"),
         (["max_topic=1"], "did you mean 'max_topics'"),
+        (["max_stored_bytes=much"], "max_stored_bytes: "),
         (["x=1"], "known are max_topics"),
     ):
         with pytest.raises(InvalidArgumentError, match=what):
@@ -237,14 +238,21 @@ def test_quotas_of_namespaces(broker):
     assert table(run(broker, "namespaces", "quota", "show", "tenant")) == {
         "max_topics": ("-", "0"),
         "publish_rate": ("-", "-"),
+        "max_stored_bytes": ("-", "0B"),
     }
-    done = run(broker, "namespaces", "quota", "set", "tenant", "max_topics=1", "publish-rate=9/s,1MiB/s")
-    assert table(done) == {"max_topics": ("1", "0"), "publish_rate": ("9/s,1MiB/s", "-")}
+    settings = "max_topics=1 publish-rate=9/s,1MiB/s max_stored_bytes=1GiB"
+    done = run(broker, "namespaces", "quota", "set", "tenant", *settings.split())
+    assert table(done) == {
+        "max_topics": ("1", "0"),
+        "publish_rate": ("9/s,1MiB/s", "-"),
+        "max_stored_bytes": ("1GiB", "0B"),
+    }
     run(broker, "topics", "create", "/tenant/a")
     refused = run(broker, "topics", "create", "/tenant/b", code=75)
     assert "quota max_topics is 1" in refused.output
     shown = json.loads(run(broker, "namespaces", "quota", "show", "tenant", "-o", "json").stdout)
     rate = {"messages_per_s": 9, "bytes_per_s": 2**20}
-    assert shown == {"namespace": "tenant", "quota": {"max_topics": 1, "publish_rate": rate}, "topics": 1}
+    quota = {"max_topics": 1, "publish_rate": rate, "max_stored_bytes": 2**30}
+    assert shown == {"namespace": "tenant", "quota": quota, "topics": 1, "stored_bytes": 0}
     run(broker, "namespaces", "quota", "unset", "tenant", "max_topics")
     run(broker, "topics", "create", "/tenant/b")

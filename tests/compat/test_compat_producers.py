@@ -456,6 +456,19 @@ async def test_a_publish_rate_delays_and_loses_nothing(tmp_path: Path) -> None:
         assert len(await consumed(running, 700)) == 700
 
 
+async def test_a_namespace_that_stores_its_quota_tells_clients_to_try_again(tmp_path: Path) -> None:
+    async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
+        producer = await caller.create(TOPIC)
+        await client.admin.change_quota("default", max_stored_bytes=10_000)
+        await caller.send(TOPIC, producer.producer_id, b"x" * 5_000)
+        with pytest.raises(DanubeError, match="its quota max_stored_bytes is 10000") as refused:
+            await caller.send(TOPIC, producer.producer_id, b"x" * 5_000)
+        assert refused.value.status is Status.RESOURCE_EXHAUSTED
+        await client.admin.change_quota("default", max_stored_bytes=20_000)
+        await caller.send(TOPIC, producer.producer_id, b"x" * 5_000)
+        assert len(await consumed(running, 2)) == 2
+
+
 async def test_a_drain_does_not_wait_for_a_publish_rate(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
         producer_id = (await caller.create(TOPIC)).producer_id

@@ -46,7 +46,7 @@ class Catalogue(CatalogueRecords):
         policy_changes: changes policies.
         subscriptions: the records of subscriptions.
         on_topic: called for each change of a topic's record, by any broker; must not raise.
-        on_policies: called with a namespace whose policies or rates were changed, or an empty text for the broker's
+        on_policies: called with a namespace whose policies or quotas were changed, or an empty text for the broker's
             policies.
     """
 
@@ -157,7 +157,10 @@ class Catalogue(CatalogueRecords):
         before, after = change.before, change.after
         if before is None or after is None:
             return
-        if before.policies != after.policies or before.quota.publish_rate != after.quota.publish_rate:
+        old, new = before.quota, after.quota
+        # The quota of topics counts where they are created.
+        is_felt = (old.publish_rate, old.max_stored_bytes) != (new.publish_rate, new.max_stored_bytes)
+        if is_felt or before.policies != after.policies:
             self.on_policies(change.name)
 
     def newly_assigned(self, topic_id: TopicId) -> str:

@@ -98,6 +98,7 @@ class Directory:
         self.membership = catalogue.membership
         self.following = Following(self)
         runtime.namespace_rates.rate_of = catalogue.publish_quota
+        runtime.namespace_spaces.limit_of = catalogue.space_quota
 
     def level(self, record: TopicRecord) -> Level:
         """Return the level of a topic, by its durability."""
@@ -111,6 +112,18 @@ class Directory:
     def topics(self) -> list[Topic]:
         """Return all topics and partitions."""
         return list(self._topics.values())
+
+    async def count_stored(self) -> None:
+        """Count what namespaces with a quota store here, until cancelled."""
+        await self.runtime.namespace_spaces.run(lambda: list(self._topics), self.stored_bytes)
+
+    def stored_bytes(self, name: str) -> int:
+        """Return the bytes of a topic's messages in the journal and in the storage; 0 if it is not served here."""
+        topic = self._topics.get(name)
+        if topic is None or topic.lossy:
+            return 0
+        sealed = self.history.catalogue.find(topic.topic_id)
+        return topic.stored_bytes + (sealed.size_bytes if sealed is not None else 0)
 
     def kept_topics(self) -> list[Topic]:
         """Return the topics and partitions that have a log."""

@@ -17,6 +17,7 @@ from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.roster import Roster
 from danube.broker.intake.senders import Sender, Waiter
 from danube.broker.runtime.commits import Commits
+from danube.broker.runtime.namespace_space import Space
 from danube.broker.runtime.publish_rate import Pace
 from danube.history import RemoteJournal
 from danube.log import (
@@ -128,6 +129,7 @@ class Intake:
         wall_clock_us, new_id: seams.
         held_producers: returns the ids of producers that must not be forgotten, however long they are idle.
         namespace_pace: returns the pace that the topic shares with others of its namespace; None: there is none.
+        namespace_space: returns the count of stored bytes that it shares with them; None: there is none.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Intake:
         new_id: Callable[[], int],
         held_producers: Callable[[], Container[ProducerId]] = frozenset,
         namespace_pace: Callable[[], Pace | None] = lambda: None,
+        namespace_space: Callable[[], Space | None] = lambda: None,
     ) -> None:
         self._topic = topic
         self._table = table
@@ -164,6 +167,9 @@ class Intake:
         self._namespace_pace = namespace_pace
         self._shared: Pace | None = None
         """The pace of its namespace."""
+        self._namespace_space = namespace_space
+        self._space: Space | None = None
+        """The stored bytes of its namespace."""
         self.apply_policies(policies)
 
     # --- Sessions ---
@@ -182,6 +188,7 @@ class Intake:
         elif rate:
             self._pace = Pace(rate)
         self._shared = self._namespace_pace()
+        self._space = self._namespace_space() if not self._topic.lossy else None
 
     async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
         """Open or resume a producer's session; return when that is durable. Attach next, without an await in between.
@@ -422,6 +429,8 @@ class Intake:
             return False
         if self._shared is not None and not self._shared.is_free:
             return False
+        if self._space is not None and not self._space.has(size):
+            return False
         return topic.lossy or self._journal.try_admit(size)
 
     async def pay(self, records: int, size: int) -> None:
@@ -429,8 +438,11 @@ class Intake:
 
         Raises:
             TopicNotFoundError, DataLossError: as :meth:`try_admit`.
+            LimitExceededError: the namespace stores as much as its quota allows.
         """
         self._topic.check_alive()
+        if self._space is not None:
+            self._space.check(size)
         if self._pace is not None:
             await self._pace.pay(records, size)
         if self._shared is not None:
@@ -443,8 +455,10 @@ class Intake:
             size: in bytes.
             paid: whether :meth:`pay` has counted it before, so that the rate does not count it again.
 
-        Raises as :meth:`try_admit` and :meth:`danube.log.Journal.admit`.
+        Raises as :meth:`pay` and :meth:`danube.log.Journal.admit`.
         """
+        if not paid and self._space is not None:
+            self._space.check(size)
         if paid:
             self._topic.check_alive()
             await self._journal.admit(size)
@@ -550,6 +564,8 @@ class Intake:
                 self._pace.take(header.record_count, len(part))
             if self._shared is not None:
                 self._shared.take(header.record_count, len(part))
+        if self._space is not None:
+            self._space.take(len(part))
         now_us = self._clock_us()
         log = self._topic.kept
         if isinstance(log, MemoryLog):

@@ -166,9 +166,11 @@ class TopicOperations:
 
     async def show_quota(self, request: ShowQuota) -> QuotaReport:
         """Return the quota of a namespace, and what it uses."""
-        catalogue = self._directory.catalogue
+        catalogue, begin = self._directory.catalogue, f"/{request.namespace}/"
         quota = catalogue.namespace(request.namespace).quota
-        return QuotaReport(request.namespace, quota, catalogue.topics_of(request.namespace))
+        names = [topic.name for topic in self._directory.kept_topics() if topic.name.startswith(begin)]
+        stored = sum(map(self._directory.stored_bytes, names))
+        return QuotaReport(request.namespace, quota, catalogue.topics_of(request.namespace), stored)
 
     async def change_quota(self, request: ChangeQuota) -> QuotaReport:
         """Change the quota of a namespace. What exists stays.

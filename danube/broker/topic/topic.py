@@ -173,6 +173,7 @@ class Topic:
             runtime.new_id,
             runtime.held_producers,
             lambda: runtime.namespace_rates.of_topic(name),
+            lambda: runtime.namespace_spaces.of_topic(name),
         )
         """Its producers and their batches."""
         self.composer: Composer | None = None
