@@ -39,15 +39,19 @@ def _parse_calls(text: str) -> float:
         ) from None
 
 
+_SIZE: Final = TOPIC_POLICIES["max_message_bytes"]
+_BYTES_PER_S: Final = Kind(lambda text: _SIZE.parse(text.removesuffix("/s")), lambda value: f"{_SIZE.show(value)}/s")
 QUOTAS: Final[Mapping[str, Kind]] = {
     "max_topics": Kind(_parse_count, str),
     "publish_rate": TOPIC_POLICIES["publish_rate"],
-    "max_stored_bytes": TOPIC_POLICIES["max_message_bytes"],
+    "max_stored_bytes": _SIZE,
 }
 """Every field of :class:`danube.model.quotas.NamespaceQuota`."""
 PRINCIPAL_QUOTAS: Final[Mapping[str, Kind]] = {
     "max_streams": Kind(_parse_count, str),
     "calls_per_s": Kind(_parse_calls, lambda value: f"{value:g}"),
+    "publish_bytes_per_s": _BYTES_PER_S,
+    "consume_bytes_per_s": _BYTES_PER_S,
 }
 """Every field of :class:`danube.model.quotas.PrincipalQuota`."""
 _USED: Final = {"max_topics": "topics", "max_stored_bytes": "stored_bytes"}

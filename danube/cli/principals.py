@@ -62,7 +62,7 @@ def show_quota(
 def set_quota(
     subject: _Subject,
     changes: Annotated[
-        list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as max_streams=50 calls_per_s=100.")
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as max_streams=50 publish_bytes_per_s=10MiB/s.")
     ],
     url: UrlOption = None,
     context: ContextOption = None,
@@ -71,7 +71,9 @@ def set_quota(
     """Set quotas of a user or a service; others stay as they are.
 
     max_streams is the number of open producers and consumers at each broker, calls_per_s the rate of other calls there;
-    official clients send each message in a call. More are refused; what is open stays. Quotas apply at once.
+    official clients send each message in a call. More are refused; what is open stays. publish_bytes_per_s and
+    consume_bytes_per_s (10MiB/s) delay what all its producers send and all its consumers are sent there. Quotas apply
+    at once.
     """
     plain = parse_quotas(changes, PRINCIPAL_QUOTAS)
     _show(run_with_client(lambda client: client.security.change_quota(subject, **plain), url, context), output)

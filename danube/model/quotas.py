@@ -2,7 +2,7 @@
 
 A count that has reached its quota refuses what would add to it, and nothing else: what exists stays, also when a quota
 is lowered. That of a namespace is of the whole cluster. A rate is of each broker, as brokers do not ask each other for
-each batch: publish rates delay, the rate of calls refuses. What a principal uses is counted by each broker.
+each batch: rates of bytes delay, the rate of calls refuses. What a principal uses is counted by each broker.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class PrincipalQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Open streams: producers and consumers of native clients, consumers of official ones. More are refused."""
     calls_per_s: float | None = None
     """Unary calls; those of a second without any may be made at once. More are refused. At least 1."""
+    publish_bytes_per_s: float | None = None
+    """What all its producers send. Excess is delayed. At least 1."""
+    consume_bytes_per_s: float | None = None
+    """What all its consumers and readers are sent. Excess is delayed; of topics that store nothing it is lost. At least
+    1."""
 
 
 def change_quota(quota: NamespaceQuota, changes: Mapping[str, Any]) -> NamespaceQuota:
@@ -80,9 +85,11 @@ def check_principal_quota(quota: PrincipalQuota) -> None:
     """Raise InvalidArgumentError if a value is out of range."""
     if quota.max_streams is not None and quota.max_streams < 0:
         raise InvalidArgumentError(f"max_streams = {quota.max_streams} must not be negative")
-    if quota.calls_per_s is not None and not 1 <= quota.calls_per_s < math.inf:
-        # Less would lock the last administrator out.
-        raise InvalidArgumentError(f"calls_per_s = {quota.calls_per_s:g} must be at least 1 and finite")
+    for name in ("calls_per_s", "publish_bytes_per_s", "consume_bytes_per_s"):
+        value = getattr(quota, name)
+        if value is not None and not 1 <= value < math.inf:
+            # Fewer calls would lock the last administrator out.
+            raise InvalidArgumentError(f"{name} = {value:g} must be at least 1 and finite")
 
 
 def _changed(quota: _Quota, changes: Mapping[str, Any]) -> _Quota:

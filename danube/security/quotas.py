@@ -7,16 +7,18 @@ it. What is open stays, also when a quota is lowered. Each broker counts for its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from danube.model.errors import LimitExceededError
 from danube.model.quotas import PrincipalQuota
 from danube.security.pace import Pace
 from danube.security.roles import Principal
 
-__all__ = ["PrincipalUsage"]
+__all__ = ["Flow", "PrincipalUsage"]
 
 
 class _Calls(NamedTuple):
@@ -24,6 +26,46 @@ class _Calls(NamedTuple):
 
     per_s: float
     paid_at: float
+
+
+class Flow:
+    """The bytes of one principal in one direction.
+
+    Args:
+        rate: returns its quota in bytes per second; None: it has none.
+    """
+
+    __slots__ = ("__weakref__", "_paid_at", "_per_s", "_rate")
+
+    def __init__(self, rate: Callable[[], float | None]) -> None:
+        self._rate = rate
+        self._per_s: float | None = None
+        self._paid_at = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a quota."""
+        return self._rate() is not None
+
+    def _pace(self) -> Pace | None:
+        per_s = self._rate()
+        if per_s != self._per_s:
+            self._per_s, self._paid_at = per_s, 0.0  # a debt that was made at another rate is forgiven
+        return None if per_s is None else Pace(per_s, per_s)
+
+    def pause_s(self, now: float) -> float:
+        """Return after how many seconds more may flow; 0: at once."""
+        pace = self._pace()
+        if pace is None:
+            return 0.0
+        # A batch may take more than there is: the next one waits until all of it is paid.
+        return max(0.0, pace.allowed_at(self._paid_at) - now)
+
+    def take(self, size_bytes: int, now: float) -> None:
+        """Count bytes; there may be more than the quota allows, which delays the next ones."""
+        pace = self._pace()
+        if pace is not None:
+            self._paid_at = pace.take(self._paid_at, size_bytes, now)
 
 
 class PrincipalUsage:
@@ -37,6 +79,35 @@ class PrincipalUsage:
         self._quotas = quotas
         self._streams: Counter[Principal] = Counter()
         self._calls: dict[str, _Calls] = {}
+        self._flows: WeakValueDictionary[tuple[Principal, str], Flow] = WeakValueDictionary()
+        """In use, by principal and field of the quota."""
+        self._kept: dict[tuple[Principal, str], Flow] = {}
+        """Those with a quota: what is owed outlasts calls and streams."""
+
+    def publishing(self, principal: Principal) -> Flow:
+        """Return what a principal publishes; all its streams share it."""
+        return self._flow(principal, "publish_bytes_per_s")
+
+    def consuming(self, principal: Principal) -> Flow:
+        """Return what a principal is sent; all its streams share it."""
+        return self._flow(principal, "consume_bytes_per_s")
+
+    def _flow(self, principal: Principal, name: str) -> Flow:
+        key = principal, name
+        found = self._flows.get(key)
+        if found is None:
+            quotas, subject, get = self._quotas, str(principal), attrgetter(name)
+
+            def rate() -> float | None:
+                quota = quotas.get(subject) if quotas else None
+                return None if quota is None else get(quota)
+
+            found = self._flows[key] = Flow(rate)
+        if self._quotas and found.is_limited:
+            self._kept[key] = found
+        if len(self._kept) > 2 * len(self._quotas):
+            self._kept = {each: flow for each, flow in self._kept.items() if flow.is_limited}
+        return found
 
     def call(self, principal: Principal, now: float) -> None:
         """Count a unary call. A refused call does not count.

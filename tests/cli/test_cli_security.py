@@ -83,16 +83,21 @@ def test_roles_and_principals(broker):
 
 
 def test_quotas_of_principals(broker):
-    shown = run(broker, "principals", "quota", "set", "service:busy", "max_streams=50", "calls-per-s=100/s").stdout
+    settings = "max_streams=50 calls-per-s=100/s publish_bytes_per_s=10MiB/s"
+    shown = run(broker, "principals", "quota", "set", "service:busy", *settings.split()).stdout
     assert [line.split() for line in shown.splitlines()] == [
         ["quota", "value"],
         ["max_streams", "50"],
         ["calls_per_s", "100"],
+        ["publish_bytes_per_s", "10MiB/s"],
+        ["consume_bytes_per_s", "-"],
     ]
-    run(broker, "principals", "quota", "unset", "service:busy", "max_streams")
+    run(broker, "principals", "quota", "unset", "service:busy", "max_streams", "publish_bytes_per_s")
     assert json.loads(run(broker, "principals", "quota", "show", "service:busy", "-o", "json").stdout) == {
         "max_streams": None,
         "calls_per_s": 100.0,
+        "publish_bytes_per_s": None,
+        "consume_bytes_per_s": None,
     }
     assert "service:busy" in run(broker, "principals", "list").stdout
     for wrong, says in (

@@ -18,10 +18,11 @@ from danube.compat.proto import danube_admin_pb2 as admin_pb
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.metadata import Delete, Put
 from danube.model.errors import NotFoundError, PermissionDeniedError, UnauthenticatedError, UnavailableError
+from danube.model.quotas import PrincipalQuota
 from danube.security.book import first_records
 from danube.security.keys import signing_key
 from danube.security.proofs import mint
-from danube.security.records import BINDINGS, BindingRecord, encode_record
+from danube.security.records import BINDINGS, BindingRecord, PrincipalRecord, encode_record, principal_key
 from danube.wire import connect_channel
 
 KEY = signing_key(bytes(range(32)))
@@ -59,6 +60,13 @@ class Secured:
             operations.append(
                 Delete(BINDINGS + name) if record is None else Put(BINDINGS + name, encode_record(record))
             )
+        result = await self.running.broker.metadata.transact([], operations)
+        assert self.running.broker._gate is not None
+        await self.running.broker._gate.replica.at(result.revision)
+
+    async def limit(self, subject: str, **fields: float) -> None:
+        record = PrincipalRecord(quota=PrincipalQuota(**fields))  # type: ignore[arg-type]
+        operations = [Put("/security-changes", b""), Put(principal_key(subject), encode_record(record))]
         result = await self.running.broker.metadata.transact([], operations)
         assert self.running.broker._gate is not None
         await self.running.broker._gate.replica.at(result.revision)
@@ -102,6 +110,32 @@ async def secured(directory: Path) -> AsyncGenerator[Secured, None]:
                 request = admin_pb.NewTopicRequest(name=topic, dispatch_strategy=pb.Reliable)
                 await admin.unary(f"{TOPICS}CreateTopic", request, admin_pb.TopicResponse)
         yield broker
+
+
+async def test_what_a_client_sends_and_receives_is_delayed(tmp_path: Path) -> None:
+    async with secured(tmp_path) as broker, broker.calling("service:shop") as shop:
+        producer = await shop.create(ORDERS)
+        consumer = await subscribe(shop, ORDERS)
+        await broker.limit("service:shop", publish_bytes_per_s=100_000.0, consume_bytes_per_s=100_000.0)
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(30):
+                nursery.start_soon(shop.send, ORDERS, producer.producer_id, b"x" * 20_000)
+        assert 4 <= trio.current_time() - began <= 6.5
+        began = trio.current_time()
+        async with shop.receiving(consumer) as stream:
+            for _ in range(30):
+                await ack(shop, await stream.next())
+        assert 2 <= trio.current_time() - began <= 7, "buffer by buffer"
+        # A message whose client has gone while it waited is not published.
+        await broker.limit("service:shop", publish_bytes_per_s=1.0)
+        await shop.send(ORDERS, producer.producer_id, b"x" * 1000)
+        with trio.move_on_after(0.3):
+            await shop.send(ORDERS, producer.producer_id, b"never")
+        end = broker.running.topic(ORDERS).end_offset
+        await broker.limit("service:shop")
+        await trio.sleep(1.5)
+        assert broker.running.topic(ORDERS).end_offset == end
 
 
 async def test_a_client_sends_and_receives_what_it_may(tmp_path: Path) -> None:

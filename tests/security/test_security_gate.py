@@ -232,11 +232,98 @@ async def test_a_quota_bounds_what_a_principal_uses(tmp_path: Path) -> None:
             await trio.sleep(0.5)
             await calls(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(ORDERS), api.TopicInfo)
             await open_.aclose()
+            await trio.sleep(1)  # the broker notices
             async with calls.producing(name="p3"):
                 pass
             await broker.known(Change(key, None))
             for _ in range(10):
                 await calls(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(ORDERS), api.TopicInfo)
+
+
+async def test_what_a_principal_publishes_is_delayed(tmp_path: Path) -> None:
+    async with secured(tmp_path) as broker:
+        await broker.bind("service:api", "producer", "/shop/*")
+        key = principal_key("service:api")
+
+        async def limit(per_s: float | None) -> None:
+            await broker.known(Change(key, PrincipalRecord(quota=PrincipalQuota(publish_bytes_per_s=per_s))))
+
+        async def publish(producer: RawProducer, first: int, count: int = 30) -> float:
+            began = trio.current_time()
+            for number in range(first, first + count):
+                producer.send(number, b"x" * 1000)
+            await producer.acked(count)
+            return trio.current_time() - began
+
+        async with (
+            broker.calling("service:api") as calls,
+            broker.calling("service:api") as others,
+            broker.calling("user:admin") as admin,
+            calls.producing(name="a") as one,
+            others.producing(name="b") as two,
+            admin.producing(name="c") as free,
+        ):
+            assert await publish(one, 0) < 0.5
+            await limit(10_000)
+            took: dict[str, float] = {}
+
+            async def timed(name: str, producer: RawProducer, first: int) -> None:
+                took[name] = await publish(producer, first)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(timed, "one", one, 30)
+                nursery.start_soon(timed, "two", two, 0)
+                nursery.start_soon(timed, "free", free, 0)
+            assert 4.5 <= max(took["one"], took["two"]) <= 7.5, "60 kB, of which 10 kB and a batch go at once"
+            assert took["free"] < 0.5
+            await limit(1)
+            one.send(60, b"x" * 1000)
+            await one.acked()
+            one.send(61, b"waits for 1000 s")
+            await trio.sleep(2)
+            began = trio.current_time()
+            await limit(None)
+            await one.acked()
+            assert trio.current_time() - began <= 1.1
+            assert broker.running.topic(ORDERS).end_offset == 30 + 60 + 30 + 2
+
+
+async def test_what_a_principal_consumes_is_delayed(tmp_path: Path) -> None:
+    async with secured(tmp_path) as broker:
+        await broker.bind("service:api", "consumer", "/shop/*")
+        async with broker.calling("user:admin") as admin, admin.producing() as producer:
+            for number in range(40):
+                producer.send(number, b"x" * 1000)
+            await producer.acked(40)
+        quota = PrincipalQuota(consume_bytes_per_s=10_000)
+        await broker.known(Change(principal_key("service:api"), PrincipalRecord(quota=quota)))
+
+        async def consume(calls: Calls, subscription: str) -> float:
+            began, found = trio.current_time(), 0
+            async with calls.consuming(subscription=subscription) as consumer:
+                consumer.credit(1000)
+                while found < 40:
+                    found += isinstance(await consumer.reply(), api.ConsumeBatch)
+            return trio.current_time() - began
+
+        async with broker.calling("service:api") as calls, broker.calling("user:admin") as admin:
+            took: dict[str, float] = {}
+
+            async def timed(name: str, calls: Calls) -> None:
+                took[name] = await consume(calls, name)
+
+            async with trio.open_nursery() as nursery:
+                for name in ("s", "t"):
+                    nursery.start_soon(timed, name, calls)
+                nursery.start_soon(timed, "free", admin)
+            assert 5.5 <= max(took["s"], took["t"]) <= 10, "80 kB and their headers, of which 10 kB go at once"
+            assert min(took["s"], took["t"]) > 3, "they take turns"
+            assert took["free"] < 0.5
+            async with calls.consuming(subscription="u") as consumer:
+                consumer.credit(1000)
+                await trio.sleep(0.5)
+            # The end of a consumer that waits is no hindrance, neither for the next one nor for the end of the broker.
+            assert await consume(admin, "v") < 0.5
 
 
 async def test_internal_headers_give_no_rights(tmp_path: Path) -> None:

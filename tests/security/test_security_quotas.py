@@ -82,6 +82,32 @@ class TestUsage:
         assert not usage._streams
 
 
+def test_bytes_are_delayed_until_all_of_them_are_paid() -> None:
+    quotas = {"service:api": PrincipalQuota(publish_bytes_per_s=100.0)}
+    usage = PrincipalUsage(quotas)
+    flow = usage.publishing(API)
+    assert usage.publishing(API) is flow
+    assert usage.consuming(API) is not flow
+    assert flow.pause_s(50) == 0
+    flow.take(300, 50)
+    assert flow.pause_s(50) == pytest.approx(2, abs=0.02)
+    assert flow.pause_s(51) == pytest.approx(1, abs=0.02)
+    assert usage.publishing(OTHER).pause_s(50) == 0
+    assert usage.consuming(API).pause_s(50) == 0
+    quotas["service:api"] = PrincipalQuota(publish_bytes_per_s=10.0)
+    assert flow.pause_s(51) == 0, "a debt at another rate is forgiven"
+    flow.take(30, 51)
+    del flow
+    assert usage.publishing(API).pause_s(51) == pytest.approx(2.1, abs=0.02), "calls come and go, the debt stays"
+    del quotas["service:api"]
+    flow = usage.publishing(API)
+    assert flow.pause_s(51) == 0
+    flow.take(10**9, 51)
+    assert flow.pause_s(51) == 0
+    del flow
+    assert not usage._flows
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -90,6 +116,8 @@ class TestUsage:
         {"calls_per_s": float("inf")},
         {"calls_per_s": float("nan")},
         {"calls_per_s": "5"},
+        {"publish_bytes_per_s": 0},
+        {"consume_bytes_per_s": -1},
         {"publish": 1},
     ],
 )

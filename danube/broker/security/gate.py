@@ -33,8 +33,10 @@ import trio
 from danube.broker.security.auditing import Audit
 from danube.broker.security.caller import calling
 from danube.broker.security.lists import LISTS, filtered
+from danube.broker.security.metered import MeteredStream, until_paid
 from danube.broker.security.replica import Replica
 from danube.metadata import MetadataStore
+from danube.model import api
 from danube.model.addresses import is_loopback
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
@@ -48,6 +50,7 @@ from danube.model.errors import (
     PermissionDeniedError,
 )
 from danube.model.query_api import QueryMethod
+from danube.model.stage_api import StageMethod
 from danube.model.tls import PeerCertificate
 from danube.security.audit import is_change, is_opening
 from danube.security.certificates import CertificateRules, certificate_identity
@@ -57,7 +60,7 @@ from danube.security.evaluate import Rights
 from danube.security.flaws import BadProofError, UncheckedProofError
 from danube.security.guard import Guard
 from danube.security.permissions import Permission
-from danube.security.quotas import PrincipalUsage
+from danube.security.quotas import Flow, PrincipalUsage
 from danube.security.resources import Book, resources_of
 from danube.security.rights import RULES, Access, Condition, Named, Port, Refusal, Rule, check_served
 from danube.security.roles import PrincipalType
@@ -75,6 +78,10 @@ UNKNOWN_PAUSE_S: Final = 0.25
 """Delay before a consumer is called unknown: the official Python client tries again without a pause."""
 _WAITS: Final = frozenset({QueryMethod.STATE})
 """Unary calls that wait for news, and are watched as streams are."""
+_SENDS: Final = "/danube.ProducerService/SendMessage"
+_PUBLISHES: Final = frozenset({api.Method.PUBLISH, StageMethod.STAGE})
+_CONSUMES: Final = frozenset({api.Method.CONSUME, "/danube.ConsumerService/ReceiveMessages"})
+"""Streams of messages, which count against the quotas of bytes."""
 _BY_NUMBER: Final = (Named.CLUSTER, Named.ANYTHING)
 """What requirements name without fields of the request."""
 
@@ -260,11 +267,32 @@ class Gate:
                     raise
                 self._nursery.start_soon(self._fail_later, call, error)
                 return
-            self._usage.call(identity.principal, trio.current_time())
-            with calling(self._judged(rule, identity, request, call.context)):
+            now = trio.current_time()
+            self._usage.call(identity.principal, now)
+            caller = self._judged(rule, identity, request, call.context)
+            if rule.path == _SENDS and self._nursery is not None:
+                flow = self._usage.publishing(identity.principal)
+                if flow.pause_s(now) > 0:
+                    self._nursery.start_soon(self._serve_later, serve, request, call, caller, flow)
+                    return
+                flow.take(len(request.payload), now)
+            with calling(caller):
                 serve(request, call)
 
         return start
+
+    async def _serve_later(self, serve: Any, request: Any, call: UnaryCall, caller: _Caller, flow: Flow) -> None:
+        """Serve a message of an official client when its principal may publish again."""
+        await until_paid(flow)
+        if call.gone:
+            call.drop(None)
+            return
+        flow.take(len(request.payload), trio.current_time())
+        try:
+            with calling(caller):
+                serve(request, call)
+        except Exception as error:  # noqa: BLE001 - as of one that is served at once
+            call.fail(error)
 
     def _guarded_stream(self, method: Method, rule: Rule) -> Callable[[ServerStream, Context], Any]:
         handle: Any = method.handler
@@ -284,10 +312,24 @@ class Gate:
                     await trio.sleep(UNKNOWN_PAUSE_S)
                     raise
                 self._watch_also(number, self._needs(rule, request))
-                with calling(caller):
-                    await handle(stream, context)
+                with calling(caller), self._metered(stream, rule, identity) as metered:
+                    await handle(metered, context)
 
         return handler
+
+    @contextmanager
+    def _metered(self, stream: ServerStream, rule: Rule, identity: Identity) -> Iterator[ServerStream]:
+        """Count the bytes of a stream that publishes or consumes."""
+        incoming = self._usage.publishing(identity.principal) if rule.path in _PUBLISHES else None
+        outgoing = self._usage.consuming(identity.principal) if rule.path in _CONSUMES else None
+        if self._nursery is None or (incoming is None and outgoing is None):
+            yield stream
+            return
+        metered = MeteredStream(stream, incoming, outgoing, self._nursery)
+        try:
+            yield metered
+        finally:
+            metered.close()
 
     async def _first(self, stream: ServerStream, path: str) -> Message:
         """Return the first message of a stream, which its handler receives again.
