@@ -258,7 +258,9 @@ async def test_a_quota_of_topics(tmp_path: Path) -> None:
         async with client.producer("/shop/a") as producer:
             await producer.send(b"what exists is served")
         await running.restart()
-        assert await admin.quota("shop") == QuotaReport("shop", NamespaceQuota(max_topics=3), 3)
+        report = await admin.quota("shop")
+        assert (report.quota, report.topics) == (NamespaceQuota(max_topics=3), 3)
+        assert report.stored_bytes == (await admin.describe_topic("/shop/a")).stored_bytes > 0
         with pytest.raises(LimitExceededError, match="has 3 topics and partitions"):
             await admin.create_topic("/shop/c")
         await admin.delete_topic("/shop/b")
