@@ -54,7 +54,8 @@ class RecoveryVisitor:
     Attributes:
         topics: by topic id; only those in the catalogue with entries or snapshots.
         cursors: by subscription id; every subscription of the catalogue.
-        lost_seeks: ids of subscriptions with a seek that is not in the journal, though entries after it are.
+        lost_seeks: of subscriptions with a seek that is not in the journal, though entries after it are: its generation
+            by the subscription's id.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class RecoveryVisitor:
         self._limits = limits
         self.topics: dict[TopicId, TopicState] = {}
         self.cursors: dict[int, Cursor] = {}
-        self.lost_seeks: set[int] = set()
+        self.lost_seeks: dict[int, int] = {}
         for topic_id in subscriptions:
             self._start_cursors(topic_id)
         for topic_id, value in (topic_snapshots or {}).items():
@@ -90,7 +91,7 @@ class RecoveryVisitor:
     def _start_cursors(self, topic_id: TopicId) -> None:
         for record in self._subscriptions.get(topic_id, {}).values():
             self.cursors[record.subscription_id] = new_cursor(record, self._limits)
-            self.lost_seeks.discard(record.subscription_id)
+            self.lost_seeks.pop(record.subscription_id, None)
 
     def _topic(self, topic_id: TopicId) -> TopicState:
         state = self.topics.get(topic_id)
@@ -115,8 +116,9 @@ class RecoveryVisitor:
             entry = decode_entry(value)
             cursor = self.cursors.get(entry.subscription_id)
             if cursor is not None and isinstance(entry, CursorSnapshot):
-                if entry.generation >= cursor.generation:
-                    self.lost_seeks.discard(entry.subscription_id)  # the file with the seek was not needed any more
+                # The file with the seek was not needed any more. The next seek may come before the snapshot.
+                if entry.generation >= self.lost_seeks.get(entry.subscription_id, 0):
+                    self.lost_seeks.pop(entry.subscription_id, None)
                 cursor.apply(entry)
 
     def forget(self, topic_id: TopicId) -> None:
@@ -133,6 +135,6 @@ class RecoveryVisitor:
             entry = decode_entry(payload)
             cursor = self.cursors.get(entry.subscription_id)
             if cursor is not None and not cursor.apply(entry):
-                self.lost_seeks.add(entry.subscription_id)
+                self.lost_seeks[entry.subscription_id] = entry.generation
         elif entry_type == EntryType.PRODUCER and topic_id in self._names:
             self._topic(topic_id).producers.apply_entry(payload)
