@@ -92,6 +92,7 @@ class JournalFile:
     __slots__ = (
         "closed",
         "end",
+        "explains",
         "file_id",
         "freed",
         "in_flight",
@@ -123,6 +124,8 @@ class JournalFile:
         """Topic id to the bytes of its batches in this file and the highest end offset among them."""
         self.topics: set[TopicId] = set()
         """Topics with entries in this file that no later snapshot covers."""
+        self.explains: set[int] = set()
+        """Damaged files about which an entry in this file decides; it is needed as long as they are there."""
         self.tombstones: dict[TopicId, int] = {}
         """Deleted topics whose newest tombstone is in this file, and the newest file that may hold entries of each."""
 
@@ -303,10 +306,13 @@ class FileTable:
         return [(file.file_id, file.last_sequence) for file in self._files.values() if not file.freed]
 
     def unneeded(self) -> list[JournalFile]:
-        """Return the closed files that hold no needed batch, and nothing of a stranded topic."""
+        """Return the closed files that hold no needed batch, nothing of a stranded topic, and explain no other one."""
         stranded = self.stranded
         return [
             file
             for file in self._files.values()
-            if file.closed and not file.live and (not stranded or stranded.isdisjoint(file.topics))
+            if file.closed
+            and not file.live
+            and (not stranded or stranded.isdisjoint(file.topics))
+            and (not file.explains or file.explains.isdisjoint(self._files))
         ]

@@ -14,7 +14,7 @@ from danube.log.format import BLOCK_HEADER_SIZE, BLOCK_MAGIC, ENTRY_HEADER_SIZE,
 from danube.log.recovered import Corruption
 from danube.model.batch import BATCH_MAGIC, STAMP_SIZE, Stamp, read_stamp
 from danube.model.errors import CorruptBatchError
-from danube.model.ids import FIRST_OFFSET, Offset, TopicId
+from danube.model.ids import FIRST_OFFSET, NO_TOPIC, Offset, TopicId
 
 __all__ = ["salvage"]
 
@@ -63,6 +63,8 @@ def _step(data: bytes, at: int, topics: dict[TopicId, tuple[Offset, Offset]]) ->
             return _stamped(data, at, topics)
         _note(data, entry.start, stamp, topics)
     elif entry.type == EntryType.BATCH:
+        if entry.topic_id == NO_TOPIC:
+            return 0  # zeros, or an entry of the journal's own whose type is damaged
         # The offsets are lost, but the topic is known.
         topics.setdefault(entry.topic_id, (FIRST_OFFSET, FIRST_OFFSET))
     return entry.end - at

@@ -81,16 +81,26 @@ class Corruption(msgspec.Struct, frozen=True):
     file: int
     start: int
     end: int
+    """0: the whole file is missing."""
     topics: dict[TopicId, tuple[Offset, Offset]]
-    """Topics known to have batches in the range: topic id to ``[first offset, end)``."""
+    """Topics known to have batches in the range: topic id to ``[first offset, end)``; end 0: not known."""
     complete: bool
     """False if some bytes of the range were not identified: it may hold more than ``topics``."""
 
+    def known(self) -> Corruption:
+        """Return what is certain of it: the topics of which lost offsets are known."""
+        topics = {topic_id: (low, high) for topic_id, (low, high) in self.topics.items() if high}
+        return Corruption(self.file, self.start, self.end, topics, complete=True)
+
     def error(self) -> DataLossError:
         """Return the error that names the range."""
-        topics = ", ".join(f"{topic:016x}: offsets [{low}, {high})" for topic, (low, high) in self.topics.items())
+        where = f"is damaged at bytes [{self.start}, {self.end})" if self.end else "is missing"
+        topics = ", ".join(
+            f"{topic:016x}: offsets [{low}, {high})" if high else f"{topic:016x}: offsets from {low} on"
+            for topic, (low, high) in self.topics.items()
+        )
         return DataLossError(
-            f"journal file {self.file} is damaged at bytes [{self.start}, {self.end}); topics: {topics or 'unknown'}"
+            f"journal file {self.file} {where}; topics: {topics or 'unknown'}"
             f"{'' if self.complete else ' and perhaps others'}; restore these offsets from a copy, or delete the topics"
         )
 

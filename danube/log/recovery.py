@@ -28,12 +28,12 @@ import msgspec
 
 from danube.log._actions import Create, ListFiles, Remove, Rename, Steps, SyncDirectory
 from danube.log._copy import TailCopy, block_of
+from danube.log._damages import Damages
 from danube.log._files import (
     FileTable,
     JournalFile,
     damaged_name,
     is_spare_name,
-    journal_name,
     number_of,
     spare_name,
 )
@@ -63,7 +63,6 @@ __all__ = ["Recovery"]
 _log = logging.getLogger("danube.journal")
 
 _U64: Final = struct.Struct("<Q")
-_FOR_EVER: Final = Offset(2**63 - 1)
 _OWN: Final = (EntryType.FREED, EntryType.METADATA)
 
 
@@ -112,6 +111,7 @@ class Recovery:
         self._highest = 0
         self._last = 0
         self._end = 0
+        self._damages = Damages(self._recovered)
         self.active: JournalFile
         self.last_sequence = 0
         self.snapshots = Assembler()
@@ -316,41 +316,18 @@ class Recovery:
         """Report the missing files that came before ``before``; return the others."""
         gone = [file_id for file_id in missing if file_id < before]
         for file_id in gone:
-            _log.error("journal file %s is missing: its messages are lost", journal_name(file_id))
             self._recovered.missing_files.append(file_id)
-            self._suspect_all()
+            self._damages.find(Corruption(file_id, 0, 0, {}, complete=False))
         return missing[len(gone) :]
 
     def _damaged(self, gap: _Gap, file: JournalFile) -> Steps[None]:
-        """Report a gap that stays in its file, which is then kept until the contents of the gap are no longer needed.
-
-        If these are not fully known, the file is kept as long as the topics that may be affected exist.
-        """
+        """Report a gap that stays in its file."""
         corruption = yield from self._describe(gap)
-        self._note(corruption)
-        for topic_id, (_, high) in corruption.topics.items():
-            file.count_batch(topic_id, 0, high if high and corruption.complete else _FOR_EVER)
+        self._damages.find(corruption, file)
 
     def _describe(self, gap: _Gap) -> Steps[Corruption]:
         source, hole = gap.source, gap.hole
         return (yield from salvage(source.name, source.file_id, hole.start, hole.end, bounded=gap.bounded))
-
-    def _note(self, corruption: Corruption) -> None:
-        _log.critical("%s", corruption.error())
-        self._recovered.corruptions.append(corruption)
-        if not corruption.complete:
-            self._suspect_all()
-        for topic_id, (low, high) in corruption.topics.items():
-            topic = self._recovered.topic(topic_id, low)
-            if high:
-                topic.note_damage(low, high)
-            else:
-                topic.suspect = True
-
-    def _suspect_all(self) -> None:
-        # A later batch of a topic clears this flag: its offset shows whether a batch is missing.
-        for topic in self._recovered.topics.values():
-            topic.suspect = True
 
     # --- Shared by body and copy ---
 
@@ -386,7 +363,7 @@ class Recovery:
                 if visitor is not None:
                     visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
             elif kind == EntryType.DAMAGE:
-                self._note(msgspec.msgpack.decode(data[start:end], type=Corruption))
+                self._damages.tell(msgspec.msgpack.decode(data[start:end], type=Corruption), file)
             elif kind == EntryType.SNAPSHOT:
                 note(file, topic_id, kind)
                 snapshot = self.snapshots.add(topic_id, data[start:end])
@@ -416,8 +393,8 @@ class Recovery:
         for item in chain:
             if isinstance(item, _Gap):
                 corruption = yield from self._describe(item)
-                entry = Entry(EntryType.DAMAGE, NO_TOPIC, Durability.DISK, (msgspec.msgpack.encode(corruption),))
-                yield from writer.add(*block_of([entry], self._highest))
+                self._damages.find(corruption)
+                yield from self._add_damage(writer, corruption.known())
                 continue
             source = item.source
             scanner = Scanner(source.name, source.file_id, start=item.start, end=item.end, last=item.last)
@@ -429,9 +406,15 @@ class Recovery:
                     )
                 if found.block.entry_count:
                     yield from writer.add(found.data, found.block)
+        for corruption in self._damages.conclude():
+            yield from self._add_damage(writer, corruption)
         yield from writer.finish()
         self.active = writer.file
         self.last_sequence = writer.sequence
+
+    def _add_damage(self, writer: TailCopy, corruption: Corruption) -> Steps[None]:
+        entry = Entry(EntryType.DAMAGE, NO_TOPIC, Durability.DISK, (msgspec.msgpack.encode(corruption),))
+        yield from writer.add(*block_of([entry], self._highest))
 
     def take_fresh(self) -> Steps[tuple[str, JournalFile]]:
         """Return an unused file under its spare name, and the journal file it will become.

@@ -363,7 +363,7 @@ async def test_freed_files_are_not_missed_if_their_freed_entry_is_damaged(autoju
     f = await recover(freeing(), *freed_files())
     assert f.standing.missing_files == ()
     assert f.recovered.missing_files == []
-    (corruption,) = f.recovered.corruptions
+    corruption = f.recovered.corruptions[0]
     assert (corruption.file, corruption.start, corruption.complete) == (5, FREED_AT, True)
     assert f.recovered.stopped_topics() == {}, "no message is lost"
     for kept in range(3):  # each file that is really missing is
@@ -441,23 +441,25 @@ async def test_a_hole_of_unknown_extent_is_kept_for_good(autojump_clock: MockClo
     name, data = body()
     at = BODY_AT[1] + BLOCK_HEADER_SIZE
     f = await recover((name, data[:at] + b"\xee" * 70 + data[at + 70 :]), tail())
-    (corruption,) = f.recovered.corruptions
+    corruption = f.recovered.corruptions[0]
     assert (corruption.topics, corruption.complete) == ({}, False)
     assert f.recovered.topics[1].suspect is False
     only = body(block(1, 10, batch(1, 0, 2), batch(4, 0)), *BODY[1:])
     at += len(only[1].rstrip(b"\0")) - len(data.rstrip(b"\0"))
     f = await recover((name, only[1][:at] + b"\xee" * 70 + only[1][at + 70 :]), tail())
-    assert [(f.recovered.topics[number].suspect, len(f.recovered.corruptions)) for number in (1, 4)] == [
-        (False, 1),
-        (True, 1),
-    ], "topic 4 may have had something there"
+    assert [f.recovered.topics[number].suspect for number in (1, 4)] == [False, True], "4 may have had something there"
+    assert [found.topics for found in f.recovered.corruptions] == [{}, {4: (1, 0)}]
+    assert f.recovery.active.live[4] == (0, 2**63 - 1)
     f = await recover(damaged(only, at + 12), tail())
     assert (f.recovered.corruptions[0].complete, f.recovered.topics[4].suspect) == (True, False)
     stamp_at = data.index(b"DNB1", BODY_AT[1])
     f = await recover(damaged((name, data), stamp_at + 9), tail())
-    (corruption,) = f.recovered.corruptions
+    corruption = f.recovered.corruptions[0]
     assert (corruption.topics, corruption.complete) == ({2: (0, 0)}, True)
-    assert next(iter(f.table)).live[2] == (0, 2**63 - 1)
+    assert f.recovered.topics[2].damaged == [(0, 6)], "the next batch shows what is missing"
+    assert f.recovered.corruptions[1].topics == {2: (0, 6)}
+    assert f.recovery.active.live[2][1] == 9
+    assert f.recovery.active.explains == {1}
 
 
 async def test_blocks_that_are_missing_without_a_gap_between_them(autojump_clock: MockClock) -> None:
@@ -471,7 +473,7 @@ async def test_blocks_that_are_missing_without_a_gap_between_them(autojump_clock
 async def test_a_body_that_ends_too_early_is_damaged_to_its_end(autojump_clock: MockClock) -> None:
     for blocks, end in (((BODY[0], BODY[1]), BODY_AT[2]), ((BODY[0],), BODY_AT[1])):
         f = await recover(body(*blocks), tail())
-        (corruption,) = f.recovered.corruptions
+        corruption = f.recovered.corruptions[0]
         assert (corruption.file, corruption.start, corruption.complete) == (1, end, False)
         first = next(iter(f.table))
         assert (first.last_sequence, first.end, first.written) == (12, SIZE, SIZE), "the next start notices it, too"
@@ -485,14 +487,14 @@ OTHERS = [(number, 12) for number in range(2, 126)]
 async def test_a_body_that_is_not_listed_may_end_before_its_limit(autojump_clock: MockClock) -> None:
     newest = file(200, 13, block(200, 13, batch(1, 9)), live=OTHERS, watermark=12)
     f = await recover(body(BODY[0], BODY[1]), newest)
-    assert f.recovered.corruptions == []
+    assert f.recovered.corruptions == [Corruption(3, 0, 0, {1: (2, 9), 2: (6, 0)}, True)], "of the missing files"
     assert [each.file_id for each in f.table] == [1, f.recovery.active.file_id]
 
 
 async def test_damage_at_the_end_of_a_body_that_is_not_listed_is_told(autojump_clock: MockClock) -> None:
     newest = file(200, 13, block(200, 13, batch(1, 9)), live=OTHERS, watermark=12)
     f = await recover(damaged(body(), BODY_AT[2] + 60), newest)
-    (corruption,) = f.recovered.corruptions
+    corruption = f.recovered.corruptions[0]
     assert (corruption.file, corruption.start, corruption.topics) == (1, BODY_AT[2], {1: (2, 3)})
     assert [each.file_id for each in f.table] == [1, f.recovery.active.file_id]
 
@@ -519,7 +521,7 @@ async def test_a_file_of_the_tail_that_ends_too_early_cuts_off_what_follows(auto
     assert f.recovered.corruptions == []
     f = await recover(body(), file(3, 13, TAIL[0]), file(4, 15, late, live=[(1, 12), (3, 14)], watermark=12), synced=15)
     assert f.recovered.torn is None
-    (corruption,) = f.recovered.corruptions
+    corruption = f.recovered.corruptions[0]
     assert (corruption.file, corruption.start, corruption.end) == (3, START + len(TAIL[0]), SIZE)
     assert f.recovered.topics[1].damaged == [(3, 4)]
 
@@ -528,11 +530,12 @@ async def test_a_tail_that_others_know_to_be_synced_is_damaged_and_not_torn(auto
     at = START + len(TAIL[0])
     f = await recover(body(), damaged(tail(), at + 60), synced=14)
     assert f.recovered.torn is None
-    (corruption,) = f.recovered.corruptions
+    corruption = f.recovered.corruptions[0]
     assert (corruption.file, corruption.start, corruption.topics) == (3, at, {1: (3, 4)})
     assert f.recovered.topics[1].damaged == [(3, 4)]
     assert damaged_name(3) in f.disk.names()
-    assert f.blocks()[1:] == [(16, [7])], "the damage is remembered"
+    assert f.blocks()[1:] == [(16, [7]), (17, [7])], "the damage is remembered, and what may be missing besides"
+    assert f.recovered.corruptions[1].topics == {1: (4, 0), 2: (9, 0)}
     f = await recover(body(), damaged(tail(), at + 60), synced=13)
     assert f.recovered.corruptions == []
     f = await recover(body(), tail(), synced=50)
