@@ -44,6 +44,7 @@ _BYTES_PER_S: Final = Kind(lambda text: _SIZE.parse(text.removesuffix("/s")), la
 QUOTAS: Final[Mapping[str, Kind]] = {
     "max_topics": Kind(_parse_count, str),
     "publish_rate": TOPIC_POLICIES["publish_rate"],
+    "dispatch_rate": TOPIC_POLICIES["dispatch_rate"],
     "max_stored_bytes": _SIZE,
 }
 """Every field of :class:`danube.model.quotas.NamespaceQuota`."""

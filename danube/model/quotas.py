@@ -40,6 +40,9 @@ class NamespaceQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Plain topics and partitions in the whole cluster. More are refused."""
     publish_rate: Rate | None = None
     """All producers of all its topics at one broker together. Excess is delayed, beside the rates of each topic."""
+    dispatch_rate: Rate | None = None
+    """All consumers and readers of all its topics at one broker together. Excess is delayed, beside the rates of each
+    subscription; topics that store nothing are not counted."""
     max_stored_bytes: int | None = None
     """Messages of all its topics at one broker, in the journal and in the storage. Publishing more is refused until
     retention or deletion has made room."""
@@ -70,8 +73,9 @@ def change_quota(quota: NamespaceQuota, changes: Mapping[str, Any]) -> Namespace
         value = getattr(changed, name)
         if value is not None and value < 0:
             raise InvalidArgumentError(f"{name} = {value} must not be negative")
-    check_policy(TopicPolicies(publish_rate=changed.publish_rate))
-    return changed if changed.publish_rate else msgspec.structs.replace(changed, publish_rate=None)
+    publish, dispatch = changed.publish_rate, changed.dispatch_rate
+    check_policy(TopicPolicies(publish_rate=publish, dispatch_rate=dispatch))
+    return msgspec.structs.replace(changed, publish_rate=publish or None, dispatch_rate=dispatch or None)
 
 
 def change_principal_quota(quota: PrincipalQuota, changes: Mapping[str, Any]) -> PrincipalQuota:

@@ -238,13 +238,15 @@ def test_quotas_of_namespaces(broker):
     assert table(run(broker, "namespaces", "quota", "show", "tenant")) == {
         "max_topics": ("-", "0"),
         "publish_rate": ("-", "-"),
+        "dispatch_rate": ("-", "-"),
         "max_stored_bytes": ("-", "0B"),
     }
-    settings = "max_topics=1 publish-rate=9/s,1MiB/s max_stored_bytes=1GiB"
+    settings = "max_topics=1 publish-rate=9/s,1MiB/s dispatch_rate=5/s max_stored_bytes=1GiB"
     done = run(broker, "namespaces", "quota", "set", "tenant", *settings.split())
     assert table(done) == {
         "max_topics": ("1", "0"),
         "publish_rate": ("9/s,1MiB/s", "-"),
+        "dispatch_rate": ("5/s", "-"),
         "max_stored_bytes": ("1GiB", "0B"),
     }
     run(broker, "topics", "create", "/tenant/a")
@@ -253,6 +255,7 @@ def test_quotas_of_namespaces(broker):
     shown = json.loads(run(broker, "namespaces", "quota", "show", "tenant", "-o", "json").stdout)
     rate = {"messages_per_s": 9, "bytes_per_s": 2**20}
     quota = {"max_topics": 1, "publish_rate": rate, "max_stored_bytes": 2**30}
+    quota["dispatch_rate"] = {"messages_per_s": 5, "bytes_per_s": 0}
     assert shown == {"namespace": "tenant", "quota": quota, "topics": 1, "stored_bytes": 0}
     run(broker, "namespaces", "quota", "unset", "tenant", "max_topics")
     run(broker, "topics", "create", "/tenant/b")

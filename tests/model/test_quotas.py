@@ -35,14 +35,18 @@ def test_invalid_changes_are_refused(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("rate", [{"bytes_per_s": -1}, {"bytes_per_s": float("inf")}, {"per_s": 1}])
 def test_invalid_rates_are_refused(rate: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match="publish_rate"):
-        change_quota(NamespaceQuota(), {"publish_rate": rate})
+    for name in ("publish_rate", "dispatch_rate"):
+        with pytest.raises(InvalidArgumentError, match=name):
+            change_quota(NamespaceQuota(), {name: rate})
 
 
 def test_a_rate_without_limits_is_none() -> None:
     quota = change_quota(NamespaceQuota(max_topics=1), {"publish_rate": {"bytes_per_s": 5}})
     assert quota.publish_rate == Rate(bytes_per_s=5)
     assert change_quota(quota, {"publish_rate": {}}) == NamespaceQuota(max_topics=1)
+    quota = change_quota(NamespaceQuota(max_topics=1), {"dispatch_rate": {"messages_per_s": 5}})
+    assert quota == NamespaceQuota(max_topics=1, dispatch_rate=Rate(messages_per_s=5))
+    assert change_quota(quota, {"dispatch_rate": {}}) == NamespaceQuota(max_topics=1)
 
 
 def test_none_removes_a_quota() -> None:

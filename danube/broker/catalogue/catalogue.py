@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
 import trio
 
 from danube.broker.catalogue.assigning import Assigning
@@ -159,7 +160,7 @@ class Catalogue(CatalogueRecords):
             return
         old, new = before.quota, after.quota
         # The quota of topics counts where they are created.
-        is_felt = (old.publish_rate, old.max_stored_bytes) != (new.publish_rate, new.max_stored_bytes)
+        is_felt = msgspec.structs.replace(old, max_topics=None) != msgspec.structs.replace(new, max_topics=None)
         if is_felt or before.policies != after.policies:
             self.on_policies(change.name)
 

@@ -277,6 +277,11 @@ class CatalogueRecords:
         record = self._namespaces.get(namespace)
         return record.quota.publish_rate if record is not None else None
 
+    def dispatch_quota(self, namespace: str) -> Rate | None:
+        """Return the dispatch rate in the quota of a namespace; None if it has none, or does not exist."""
+        record = self._namespaces.get(namespace)
+        return record.quota.dispatch_rate if record is not None else None
+
     def space_quota(self, namespace: str) -> int | None:
         """Return how many bytes a namespace may store at each broker; None if it has no quota, or does not exist."""
         record = self._namespaces.get(namespace)

@@ -141,7 +141,9 @@ def _reason(subscription: Explained, now: float) -> tuple[str, str]:
             f" {found.sentence}"
         )
     rate, paced_s = subscription.rate, subscription.paced_until - now
-    if found.state == "moving" and rate is not None and 0 < paced_s < math.inf:
+    if found.state == "moving" and 0 < paced_s < math.inf:
+        if rate is None:
+            return "rate-limited", "the dispatch rate that all topics of its namespace share is used up"
         return "rate-limited", f"its dispatch rate of {_shown(rate)} is used up for {paced_s:.1f} s"
     if found.state == "no-credit":
         deaf = [consumer.name for consumer in subscription.consumers.values() if consumer.holds]

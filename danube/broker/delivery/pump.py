@@ -18,7 +18,7 @@ import trio
 
 from danube.broker.delivery.connected_consumer import ConnectedConsumer
 from danube.broker.delivery.source import Source
-from danube.broker.runtime.token_bucket import TokenBucket
+from danube.broker.runtime.token_bucket import BothBuckets, Bucket, TokenBucket
 from danube.dispatch import Delivery, Gap, Machine, Span
 from danube.log import StoredBatch
 from danube.model import api
@@ -58,8 +58,8 @@ class Pump(ABC):
         self.waits_for: StorageError | None = None
         self._ahead: deque[StoredBatch] = deque()
         """Batches read from the disk ahead of the machine."""
-        self._bucket: TokenBucket | None = None
-        """Limits the rate of deliveries."""
+        self._bucket: Bucket | None = None
+        """Limits the rate of deliveries: its own rate, that of its namespace, or both."""
         self.paced_until = math.inf
         """Time at which that rate permits the next batch; infinite if nothing waits for it."""
         self._catching_up = False
@@ -170,7 +170,7 @@ class Pump(ABC):
                 self._wake.set()  # on disk: the task reads it
                 break
             if bucket is not None and bucket.paid_at > now:
-                self.paced_until = bucket.paid_at
+                self.paced_until = bucket.look_at(now)
                 break
             span = self._span(batch, now)
             if span is None:
@@ -186,6 +186,17 @@ class Pump(ABC):
             bucket is not None and self.paced_until < self._armed_s
         ):
             self._rearm.set()
+
+    def _limit_rate(self, own: TokenBucket | None) -> None:
+        """Apply the rate of its own, if there is one, and that of its namespace."""
+        # Messages of lossy topics that are not delivered at once are lost, so their delivery cannot be delayed.
+        shared = None if self._lossy else self.topic.shared_rate()
+        if shared is None:
+            self._bucket = own
+        else:
+            self._bucket = shared if own is None else BothBuckets(own, shared)
+        if self._bucket is None:
+            self.paced_until = math.inf
 
     def _next_deadline(self) -> float:
         deadline = self.machine.next_deadline()

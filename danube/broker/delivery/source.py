@@ -10,6 +10,7 @@ import trio
 from danube.broker.delivery.forwarding import ForwardedTopic
 from danube.broker.intake.internal_producer import Target
 from danube.broker.runtime.opened_batches import OpenedBatches
+from danube.broker.runtime.token_bucket import SharedBucket
 from danube.log import Entry, MemoryLog, TopicLog
 from danube.model import Durability, Rate
 from danube.model.ids import Offset, OwnerEpoch, ProducerId, TopicId
@@ -65,6 +66,10 @@ class Source(Target, Protocol):
 
     def dispatch_rate(self) -> Rate:
         """Return the rate of each subscription without a rate of its own."""
+        ...
+
+    def shared_rate(self) -> SharedBucket | None:
+        """Return the dispatch rate that all topics of its namespace share; None: there is none."""
         ...
 
     def producer_name(self, producer_id: ProducerId) -> str:

@@ -8,7 +8,6 @@ failed messages; several consumers that take turns, and deliveries that are part
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -59,6 +58,7 @@ class Subscription(Pump):
         machine: Machine,
     ) -> None:
         super().__init__(topic, machine)
+        self._own_rate: TokenBucket | None = None
         self.name = name
         self.subscription_id = subscription_id
         self.kind = kind
@@ -185,7 +185,7 @@ class Subscription(Pump):
     @property
     def rate(self) -> Rate | None:
         """Its maximum delivery rate; None: no limit."""
-        return self._bucket.rate if self._bucket is not None else None
+        return self._own_rate.rate if self._own_rate is not None else None
 
     def topic_policies_changed(self) -> None:
         """Apply changed policies of the topic: delivery rate and message time to live."""
@@ -194,11 +194,12 @@ class Subscription(Pump):
         if rate is None:
             rate = self.topic.dispatch_rate()
         if not rate or self._lossy:  # messages that are not delivered at once are lost, so delivery cannot be delayed
-            self._bucket, self.paced_until = None, math.inf
-        elif self._bucket is None:
-            self._bucket = TokenBucket(rate, trio.current_time())
-        elif rate != self._bucket.rate:
-            self._bucket.change(rate, trio.current_time())
+            self._own_rate = None
+        elif self._own_rate is None:
+            self._own_rate = TokenBucket(rate, trio.current_time())
+        elif rate != self._own_rate.rate:
+            self._own_rate.change(rate, trio.current_time())
+        self._limit_rate(self._own_rate)
         self.pump()
 
     # --- Requests of consumers ---

@@ -27,6 +27,7 @@ class TopicReader(Pump):
     def __init__(self, topic: Source, machine: Machine) -> None:
         super().__init__(topic, machine)
         self.start_offset = Offset(machine.position)
+        self._limit_rate(None)
 
     def __repr__(self) -> str:
         return f"<TopicReader of {self.topic.name} at {self.machine.position}>"
@@ -42,6 +43,11 @@ class TopicReader(Pump):
         self.machine.join(consumer.consumer_id, consumer.name, trio.current_time())
         self.topic.readers[self] = None
         self._connected(consumer)
+
+    def share_rate(self) -> None:
+        """Apply the changed dispatch rate of the namespace."""
+        self._limit_rate(None)
+        self.pump()
 
     def leave(self, consumer: ConnectedConsumer) -> None:
         """Disconnect the consumer."""

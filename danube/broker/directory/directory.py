@@ -98,6 +98,7 @@ class Directory:
         self.membership = catalogue.membership
         self.following = Following(self)
         runtime.namespace_rates.rate_of = catalogue.publish_quota
+        runtime.namespace_deliveries.rate_of = catalogue.dispatch_quota
         runtime.namespace_spaces.limit_of = catalogue.space_quota
 
     def level(self, record: TopicRecord) -> Level:

@@ -10,7 +10,7 @@ import trio
 from danube.broker.runtime.clock_steps import ClockSteps
 from danube.broker.runtime.commits import Commits
 from danube.broker.runtime.config import BrokerConfig
-from danube.broker.runtime.namespace_rates import NamespaceRates
+from danube.broker.runtime.namespace_rates import NamespaceDeliveries, NamespaceRates
 from danube.broker.runtime.namespace_space import NamespaceSpaces
 from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.broker.runtime.seams import Seams
@@ -40,6 +40,7 @@ class Runtime:
         opened: batches of all topics that were opened for their records.
         journal: of all topics except those of durability ``remote``.
         namespace_rates: the publish rates of namespaces.
+        namespace_deliveries: the dispatch rates of namespaces.
         namespace_spaces: how much namespaces store here.
         addresses: the addresses on which the broker listens.
         life: the number of this start of the broker; each start has a higher one.
@@ -58,6 +59,7 @@ class Runtime:
         self.cache = BatchCache(config.limits.cache_bytes)
         self.opened = OpenedBatches(config.limits)
         self.namespace_rates = NamespaceRates()
+        self.namespace_deliveries = NamespaceDeliveries()
         self.namespace_spaces = NamespaceSpaces()
         self.addresses: list[str] = []
         self.life = 0

@@ -8,12 +8,33 @@ sleeps until that time may go when it wakes, regardless of floating-point roundi
 
 from __future__ import annotations
 
+from typing import Final, Protocol
+
 from danube.model import Rate
 
-__all__ = ["BURST_S", "TokenBucket"]
+__all__ = ["BURST_S", "BothBuckets", "Bucket", "SharedBucket", "TokenBucket"]
 
 BURST_S = 1.0
 """Unused tokens are kept for this long."""
+_LOOK_S: Final = 0.05
+"""Pause of one of many that wait for a shared bucket: else all of them wake for each batch."""
+
+
+class Bucket(Protocol):
+    """A rate, as seen by what it delays."""
+
+    @property
+    def paid_at(self) -> float:
+        """The time from which the next batch may go."""
+        ...
+
+    def take(self, messages: int, size_bytes: int, now: float) -> None:
+        """Take tokens for a batch that goes now."""
+        ...
+
+    def look_at(self, now: float) -> float:
+        """Return when to look again, now that no batch may go."""
+        ...
 
 
 class TokenBucket:
@@ -46,6 +67,10 @@ class TokenBucket:
         self._messages_paid_at = max(self._messages_paid_at, earliest) + messages * self._message_s
         self._bytes_paid_at = max(self._bytes_paid_at, earliest) + size_bytes * self._byte_s
 
+    def look_at(self, now: float) -> float:
+        """Return when to look again, now that no batch may go."""
+        return self.paid_at
+
     def change(self, rate: Rate, now: float) -> None:
         """Change the rate. Owed or remaining tokens are carried over; a side that had no limit begins full."""
         messages = (self._messages_paid_at - now) / self._message_s if self._message_s else None
@@ -53,3 +78,41 @@ class TokenBucket:
         self._set(rate)
         self._messages_paid_at = now + (-BURST_S if messages is None else messages * self._message_s)
         self._bytes_paid_at = now + (-BURST_S if size_bytes is None else size_bytes * self._byte_s)
+
+
+class SharedBucket(TokenBucket):
+    """A bucket from which many take."""
+
+    __slots__ = ()
+
+    def look_at(self, now: float) -> float:
+        """Return when to look again: up to a second's worth may go then, so a pause costs no throughput."""
+        return max(self.paid_at, now + _LOOK_S)
+
+
+class BothBuckets:
+    """A bucket of its own, and one that is shared; a batch may go while both hold tokens.
+
+    Args:
+        own, shared: the buckets.
+    """
+
+    __slots__ = ("_own", "_shared")
+
+    def __init__(self, own: TokenBucket, shared: SharedBucket) -> None:
+        self._own = own
+        self._shared = shared
+
+    @property
+    def paid_at(self) -> float:
+        """The time from which the next batch may go."""
+        return max(self._own.paid_at, self._shared.paid_at)
+
+    def take(self, messages: int, size_bytes: int, now: float) -> None:
+        """Take tokens for a batch that goes now, from both."""
+        self._own.take(messages, size_bytes, now)
+        self._shared.take(messages, size_bytes, now)
+
+    def look_at(self, now: float) -> float:
+        """Return when to look again, now that no batch may go."""
+        return self._own.paid_at if self._shared.paid_at <= now else max(self._own.paid_at, self._shared.look_at(now))

@@ -21,6 +21,7 @@ from danube.broker.intake.composer import Composer
 from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.intake import Intake
 from danube.broker.runtime.opened_batches import OpenedBatches
+from danube.broker.runtime.token_bucket import SharedBucket
 from danube.broker.security.caller import require_dead_letters
 from danube.broker.topic.recovered import TopicSnapshot, new_cursor
 from danube.dispatch import Cursor, ReaderMachine, make_subscription
@@ -296,12 +297,18 @@ class Topic:
         """Return the rate of each subscription without a rate of its own."""
         return self.policies.values.dispatch_rate or Rate()
 
+    def shared_rate(self) -> SharedBucket | None:
+        """Return the dispatch rate that it shares with the other topics of its namespace; None: there is none."""
+        return self._runtime.namespace_deliveries.of_topic(self.name)
+
     def apply_policies(self, policies: EffectivePolicies) -> None:
-        """Apply other policies from now on."""
+        """Apply other policies, and the quotas of its namespace, from now on."""
         self.policies = policies
         self.intake.apply_policies(policies)
         for subscription in self.subscriptions.values():
             subscription.topic_policies_changed()
+        for reader in self.readers:
+            reader.share_rate()
 
     def check_subscription(self) -> None:
         """Raise LimitExceededError if no further subscription may be created."""

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.virtual
 TOPIC = "/default/t"
 
 
-async def fill(client: danube.Client, batches: int) -> None:
+async def fill(client: danube.Client, batches: int, topic: str = TOPIC) -> None:
     """Publish batches of ten messages of 100 bytes."""
-    async with client.producer(TOPIC) as producer:
+    async with client.producer(topic) as producer:
         for _ in range(batches):
             await producer.send_many([bytes(100)] * 10)
 
@@ -143,3 +143,76 @@ async def test_a_rate_does_not_spin_while_nothing_is_delivered(tmp_path: Path, r
             found.moving, found.failure = False, None
             found.pump()
             await received(consumer, 150)
+
+
+# --- The rate of a namespace ---
+
+
+async def test_all_that_read_a_namespace_share_its_rate_and_none_starves(tmp_path: Path) -> None:
+    """Two topics, two subscriptions of one, one of the other, and a reader: 100 messages a second in all."""
+    async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
+        await client.admin.create_namespace("shop")
+        await client.admin.change_quota("shop", dispatch_rate={"messages_per_s": 100})
+        for topic in ("/shop/a", "/shop/b", TOPIC):
+            await fill(client, 20, topic)
+        took: dict[str, float] = {}
+
+        async def consume(topic: str, name: str, policy: dict[str, object] | None = None) -> None:
+            async with raw_consumer(channel, topic, name, policy=policy or {}) as consumer:
+                consumer.credit(1_000)
+                took[f"{topic} {name}"] = (await received(consumer, 200))[-1]
+
+        async def read() -> None:
+            began = trio.current_time()
+            async with client.reader("/shop/b", start="earliest") as reader:
+                for _ in range(200):
+                    await reader.receive()
+            took["reader"] = trio.current_time() - began
+
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consume, "/shop/a", "s")
+            nursery.start_soon(consume, "/shop/a", "own", {"dispatch_rate": {"messages_per_s": 10_000}})
+            nursery.start_soon(consume, "/shop/b", "s")
+            nursery.start_soon(read)
+            nursery.start_soon(consume, TOPIC, "s")
+        assert 6.7 <= trio.current_time() - began < 8.5, "800 messages, 100 of which go at once"
+        assert took.pop(f"{TOPIC} s") < 1, "another namespace does not wait"
+        assert len(took) == 4
+        assert min(took.values()) > 3.5
+
+
+async def test_another_rate_of_a_namespace_counts_at_once(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
+        await client.admin.change_quota("default", dispatch_rate={"messages_per_s": 1})
+        await fill(client, 30)
+        async with (
+            raw_consumer(channel, TOPIC) as consumer,
+            client.reader(TOPIC, start="earliest") as reader,
+        ):
+            consumer.credit(1_000)
+            await received(consumer, 10)
+            with trio.move_on_after(3) as scope:
+                await received(consumer, 10)
+            assert scope.cancelled_caught
+            found = await client.admin.explain_subscription(TOPIC, "s")
+            assert (found.state, "all topics of its namespace share" in found.sentence) == ("rate-limited", True)
+            await client.admin.change_quota("default", dispatch_rate={"messages_per_s": 1_000})
+            assert (await received(consumer, 100))[-1] < 1
+            await client.admin.change_quota("default", dispatch_rate={"messages_per_s": 0.001})
+            await client.admin.change_quota("default", dispatch_rate=None)
+            assert (await received(consumer, 190))[-1] < 1
+            with trio.fail_after(2):
+                for _ in range(300):
+                    await reader.receive()
+
+
+async def test_topics_that_store_nothing_are_not_delayed(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
+        await client.admin.change_quota("default", dispatch_rate={"messages_per_s": 1})
+        await client.admin.create_topic(TOPIC, durability="none")
+        async with raw_consumer(channel, TOPIC) as consumer:
+            consumer.credit(1_000)
+            await consumer.flush()
+            await fill(client, 10)
+            assert (await received(consumer, 100))[-1] < 1

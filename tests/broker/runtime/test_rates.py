@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danube.broker.runtime.token_bucket import BURST_S, TokenBucket
+from danube.broker.runtime.token_bucket import BURST_S, BothBuckets, SharedBucket, TokenBucket
 from danube.model import Rate
 
 ROUNDING = 1 + 1e-9
@@ -119,3 +119,22 @@ def test_a_caller_that_sleeps_for_the_returned_time_is_admitted() -> None:
         now = max(now, bucket.paid_at)
         assert bucket.paid_at <= now
         bucket.take(1, 3, now)
+
+
+def test_who_shares_a_bucket_looks_again_after_a_pause() -> None:
+    bucket = SharedBucket(Rate(messages_per_s=100), 0.0)
+    bucket.take(201, 1, 0.0)
+    assert bucket.paid_at == pytest.approx(1.01)
+    assert bucket.look_at(0.0) == bucket.paid_at
+    assert bucket.look_at(1.0) == pytest.approx(1.05)
+
+
+def test_both_buckets_must_be_paid() -> None:
+    own, shared = TokenBucket(Rate(messages_per_s=10), 0.0), SharedBucket(Rate(messages_per_s=100), 0.0)
+    both = BothBuckets(own, shared)
+    both.take(30, 1, 0.0)
+    assert (own.paid_at, shared.paid_at) == (pytest.approx(2.0), pytest.approx(-0.7))
+    assert both.paid_at == both.look_at(0.0) == own.paid_at
+    shared.take(470, 1, 0.0)
+    assert both.paid_at == both.look_at(0.0) == shared.paid_at == pytest.approx(4.0)
+    assert both.look_at(3.99) == pytest.approx(4.04)
