@@ -60,6 +60,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_connections: int = 10_000
     """Open client connections; fewer if the process may not open that many files. The admin port may have a sixteenth
     of that in addition."""
+    max_unproven_connections: int = 5_000
+    """With access control: open connections on which no call has proven who calls; at most half of
+    ``max_connections``. For each one beyond, the oldest of them ends, so that strangers keep no client out."""
     max_streams_per_connection: int = 1_024
     """Concurrent streams of one connection; a stream's slot is free only when its work has ended."""
     max_pending_bytes_per_connection: int = 32 * MIB

@@ -249,6 +249,7 @@ class IncomingLinks:
                 self._make_room(linked.peer)
                 related = own.incarnation == linked.peer.incarnation != 0
                 link = self._links[number] = _Link(linked, related=related)
+                context.on_proven()
                 stream.outlast()  # the metadata of a cluster need the links until the broker has ended
                 stream.send_nowait(answer)
                 return link

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from danube.model.tls import PeerCertificate
 from danube.wire.codec import Codec
 
@@ -17,6 +19,7 @@ class Context:
         "connection_id",
         "deadline",
         "metadata",
+        "on_proven",
         "path",
         "peer",
         "peer_certificate",
@@ -35,6 +38,7 @@ class Context:
         *,
         secure: bool = False,
         peer_certificate: PeerCertificate | None = None,
+        on_proven: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = path
         self.peer = peer
@@ -52,3 +56,5 @@ class Context:
         """Whether the connection uses TLS."""
         self.peer_certificate = peer_certificate
         """The verified certificate of the peer; None without one."""
+        self.on_proven = on_proven
+        """To be called when a call has proven who calls: the connection is none of unknown peers any more."""

@@ -381,6 +381,10 @@ class ServerConnection:
         self._patience.write_began = trio.current_time()
         self.wake_writer()
 
+    def prove(self) -> None:
+        """Note that a call has proven who the peer is."""
+        self.server.proven(self.connection_id)
+
     def end(self, reason: str) -> None:
         """End the connection with GOAWAY, because of what the peer does."""
         if self.protocol.terminated is None:
@@ -477,6 +481,7 @@ class ServerConnection:
             event.authority,
             secure=self.secure,
             peer_certificate=self.peer_certificate,
+            on_proven=self.prove,
         )
         stream = CallStream(self, stream_id, context)
         self._streams[stream_id] = stream

@@ -57,6 +57,10 @@ class Answering(Protocol):
         """Forget a call, which was answered or dropped."""
         ...
 
+    def prove(self) -> None:
+        """Note that a call has proven who the peer is."""
+        ...
+
     def wake_writer(self) -> None:
         """Schedule queued data to be sent in the next turn of the loop."""
         ...
@@ -119,6 +123,7 @@ class UnaryCall:
                 request.authority,
                 secure=connection.secure,
                 peer_certificate=connection.peer_certificate,
+                on_proven=connection.prove,
             )
         return context
 

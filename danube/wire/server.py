@@ -77,6 +77,10 @@ class Server:
         """Connections refused since the last check of timeouts."""
         self.blocks: Callable[[str], bool] = lambda peer: False
         """Whether an address gets no connections; may be changed at any time."""
+        self.bounds_unproven = False
+        """Whether connections without a proof of who calls are bounded; see ``Limits.max_unproven_connections``."""
+        self._unproven: dict[int, ServerConnection] = {}
+        """By connection id, the oldest first."""
         self._blocked = 0
         """Connections of such addresses closed since the last check of timeouts."""
         self._changed = trio.Event()
@@ -108,6 +112,11 @@ class Server:
     def connections(self) -> int:
         """Open connections."""
         return len(self._connections)
+
+    @property
+    def unproven(self) -> int:
+        """Open connections on which no call has proven who calls; 0 while these are not bounded."""
+        return len(self._unproven)
 
     def open(self, services: Iterable[Service]) -> None:
         """Serve these methods, too, and no longer refuse any."""
@@ -197,6 +206,8 @@ class Server:
             )
         self._next_connection_id += 1
         self._connections[connection] = None
+        if self.bounds_unproven:
+            self._bound_unproven(connection)
         try:
             await connection.run()
         except Exception:
@@ -204,7 +215,20 @@ class Server:
             log.exception("connection %d of %s failed", connection.connection_id, connection.peer)
         finally:
             self._connections.pop(connection, None)
+            self._unproven.pop(connection.connection_id, None)
             self._notify()
+
+    def _bound_unproven(self, connection: ServerConnection) -> None:
+        """Count a connection as unproven; if there are too many, the oldest of them ends."""
+        self._unproven[connection.connection_id] = connection
+        most = min(self.limits.max_unproven_connections, max(1, self.limits.max_connections // 2))
+        if len(self._unproven) > most:
+            oldest = self._unproven.pop(next(iter(self._unproven)))
+            oldest.end(f"{most} newer ones have not proven who calls, either (max_unproven_connections)")
+
+    def proven(self, connection_id: int) -> None:
+        """Connection: a call on it has proven who calls."""
+        self._unproven.pop(connection_id, None)
 
     def stream_ended(self, connection: ServerConnection) -> None:
         """Connection: one of its streams has ended."""

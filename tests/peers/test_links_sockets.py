@@ -25,7 +25,9 @@ PATIENCE_S = 60.0
 
 
 @asynccontextmanager
-async def running(number: int, secret: bytes | None, limits: Limits | None = None) -> AsyncIterator[WirePeers]:
+async def running(
+    number: int, secret: bytes | None, limits: Limits | None = None, servers: list[Server] | None = None
+) -> AsyncIterator[WirePeers]:
     """Run the links of a broker on a free port of 127.0.0.1."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     own = Peer(
@@ -40,13 +42,28 @@ async def running(number: int, secret: bytes | None, limits: Limits | None = Non
     # Links answer late on a busy machine; none of these tests is about time.
     limits = limits or Limits(peer_loss_window_s=PATIENCE_S, peer_keepalive_timeout_s=PATIENCE_S)
     async with open_peers(own, secret, limits) as peers, trio.open_nursery() as nursery:
-        await nursery.start(Server([peers.service()], limits).run, listeners)
+        server = Server([peers.service()], limits)
+        server.bounds_unproven = True
+        if servers is not None:
+            servers.append(server)
+        await nursery.start(server.run, listeners)
         yield peers
         nursery.cancel_scope.cancel()
 
 
 async def echo(peer: Peer, payload: bytes) -> bytes:
     return peer.address.encode() + payload
+
+
+async def test_a_link_is_no_connection_of_an_unknown_peer() -> None:
+    """Else strangers that connect could end the links of a cluster."""
+    servers: list[Server] = []
+    with trio.fail_after(PATIENCE_S):
+        async with running(1, SECRET) as one, running(2, SECRET, servers=servers) as other:
+            other.on_call("echo", echo)
+            async with await trio.open_tcp_stream("127.0.0.1", int(other.own.address.rsplit(":", 1)[1])):
+                await one.call(other.own.address, "echo", b"", PATIENCE_S)
+                assert (servers[0].connections, servers[0].unproven) == (2, 1)
 
 
 @pytest.mark.parametrize("secret", [SECRET, None])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import anyio
 import msgspec
+import trio
 from broker.broker_harness import RunningBroker, running_broker
 from token_helpers import CLUSTER_KEY
 
@@ -116,3 +117,34 @@ async def test_a_flood_of_wrong_keys_ends_its_connections_and_no_others(tmp_path
             await victim.unary(Method.LIST_NAMESPACES, ListNamespaces(), NamespaceList, metadata=good)
             async with connect_channel("127.0.0.1", running.port) as another:
                 await another.unary(Method.LIST_NAMESPACES, ListNamespaces(), NamespaceList, metadata=good)
+
+
+async def test_connections_that_prove_nothing_keep_no_client_out(tmp_path: Path) -> None:
+    """More than the broker takes, from many addresses: each proves nothing, and some ask for the public health."""
+    limits = {"max_connections": 40}
+    async with (
+        running_broker(tmp_path, security={"enabled": True}, limits=limits) as running,
+        AsyncExitStack() as stack,
+    ):
+        good = {"authorization": f"Bearer {await administrator(running)}"}
+
+        async def listed(channel: Channel) -> None:
+            await channel.unary(Method.LIST_NAMESPACES, ListNamespaces(), NamespaceList, metadata=good)
+
+        early = await stack.enter_async_context(connect_channel("127.0.0.1", running.port))
+        await listed(early)
+        strangers = [await stack.enter_async_context(connect_channel("127.0.0.1", running.port)) for _ in range(60)]
+        for _ in range(18):  # 40 are taken, of which 20 may be strangers'
+            client = await stack.enter_async_context(connect_channel("127.0.0.1", running.port))
+            await listed(client)
+        await trio.sleep(0.1)
+        assert sum(not each.retired for each in strangers) <= 20
+        assert strangers[0].retired
+        await listed(early)
+
+
+async def test_a_broker_without_access_control_ends_no_idle_connections(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, limits={"max_connections": 20}) as running, AsyncExitStack() as stack:
+        idle = [await stack.enter_async_context(connect_channel("127.0.0.1", running.port)) for _ in range(20)]
+        await trio.sleep(0.1)
+        assert not any(each.retired for each in idle)

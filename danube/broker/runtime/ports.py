@@ -80,7 +80,7 @@ class Ports:
             codecs: by content subtype.
             phase: what the broker does, for the callers that it refuses.
             guarded: returns the methods of a service, each judged before it is served; None: all calls are allowed.
-            blocks: whether an address gets no connections now; None: each one does.
+            blocks: whether an address gets no connections now; None: there is no access control, and each one does.
 
         Raises:
             OutOfDescriptorsError: no file descriptor was left for ``start_descriptor_wait_s``.
@@ -101,6 +101,7 @@ class Ports:
         if blocks is not None:
             for server in servers:
                 server.blocks = blocks
+                server.bounds_unproven = True
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             try:

@@ -421,7 +421,7 @@ class Gate:
             certificate = None
             if authorization is None and context.peer_certificate is not None:
                 certificate = self._certified(context.peer_certificate)
-            return self._guard.identify(
+            identity = self._guard.identify(
                 authorization,
                 certificate,
                 context.peer,
@@ -438,6 +438,8 @@ class Gate:
         except PeerBlockedError:
             self.audit.refused(context, "its connection is closed, because too many wrong ones came before")
             raise
+        context.on_proven()
+        return identity
 
     def _of_certificate(self, certificate: PeerCertificate) -> Identity:
         """Return the identity in a certificate, whose chain TLS has verified.
