@@ -194,7 +194,8 @@ class Pump(ABC):
         if shared is None:
             self._bucket = own
         else:
-            self._bucket = shared if own is None else BothBuckets(own, shared)
+            share = shared.share()
+            self._bucket = share if own is None else BothBuckets(own, share)
         if self._bucket is None:
             self.paced_until = math.inf
 

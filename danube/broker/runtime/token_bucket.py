@@ -12,12 +12,12 @@ from typing import Final, Protocol
 
 from danube.model import Rate
 
-__all__ = ["BURST_S", "BothBuckets", "Bucket", "SharedBucket", "TokenBucket"]
+__all__ = ["BURST_S", "BothBuckets", "Bucket", "Share", "SharedBucket", "TokenBucket"]
 
 BURST_S = 1.0
 """Unused tokens are kept for this long."""
-_LOOK_S: Final = 0.05
-"""Pause of one of many that wait for a shared bucket: else all of them wake for each batch."""
+_SPACING_GAIN: Final = 0.25
+"""Weight of the newest batch in the mean that spaces the tickets of a shared bucket."""
 
 
 class Bucket(Protocol):
@@ -81,17 +81,85 @@ class TokenBucket:
 
 
 class SharedBucket(TokenBucket):
-    """A bucket from which many take."""
+    """A bucket from which many take, each through a :class:`Share` of its own.
 
-    __slots__ = ()
+    Shares that wait have tickets, and look again when the tickets before theirs should have been used: without them
+    those that wake first take all there is, and others starve. If the owner of a ticket does not come, the tokens stay,
+    and its successor goes as soon as they suffice for both.
+    """
+
+    __slots__ = ("_issued", "_served", "_spacing_s")
+
+    def __init__(self, rate: Rate, now: float) -> None:
+        super().__init__(rate, now)
+        self._issued = 0
+        """Number of the next ticket."""
+        self._served = 0
+        """Number of the first ticket that has not been used."""
+        self._spacing_s = 0.0
+        """What recent batches took from the bucket, as time."""
+
+    def share(self) -> Share:
+        """Return a further share."""
+        return Share(self)
+
+    def change(self, rate: Rate, now: float) -> None:
+        """Change the rate, and void all tickets: the shares have to be replaced."""
+        super().change(rate, now)
+        self._issued = self._served = 0
+        self._spacing_s = 0.0
+
+    def issue(self) -> int:
+        """Return a ticket behind all others."""
+        self._issued += 1
+        return self._issued - 1
+
+    def due(self, ticket: int | None) -> float:
+        """Return the time from which the owner of a ticket may take; None: it has none, and comes behind all others."""
+        before = (self._issued if ticket is None else ticket) - self._served
+        return self.paid_at + before * self._spacing_s if before > 0 else self.paid_at
+
+    def use(self, ticket: int | None, messages: int, size_bytes: int, now: float) -> None:
+        """Take tokens for a batch that goes now, for the owner of a ticket."""
+        self.take(messages, size_bytes, now)
+        took_s = max(messages * self._message_s, size_bytes * self._byte_s)
+        self._spacing_s += (took_s - self._spacing_s) * _SPACING_GAIN
+        if ticket is not None:
+            self._served = max(self._served, ticket + 1)
+
+
+class Share:
+    """One of those that take from a shared bucket.
+
+    Args:
+        bucket: the bucket.
+    """
+
+    __slots__ = ("_bucket", "_ticket")
+
+    def __init__(self, bucket: SharedBucket) -> None:
+        self._bucket = bucket
+        self._ticket: int | None = None
+
+    @property
+    def paid_at(self) -> float:
+        """The time from which the next batch may go."""
+        return self._bucket.due(self._ticket)
+
+    def take(self, messages: int, size_bytes: int, now: float) -> None:
+        """Take tokens for a batch that goes now."""
+        self._bucket.use(self._ticket, messages, size_bytes, now)
+        self._ticket = None
 
     def look_at(self, now: float) -> float:
-        """Return when to look again: up to a second's worth may go then, so a pause costs no throughput."""
-        return max(self.paid_at, now + _LOOK_S)
+        """Return when to look again, now that no batch may go: it has a ticket from now on."""
+        if self._ticket is None:
+            self._ticket = self._bucket.issue()
+        return self.paid_at
 
 
 class BothBuckets:
-    """A bucket of its own, and one that is shared; a batch may go while both hold tokens.
+    """A bucket of its own, and a share of another; a batch may go while both hold tokens.
 
     Args:
         own, shared: the buckets.
@@ -99,7 +167,7 @@ class BothBuckets:
 
     __slots__ = ("_own", "_shared")
 
-    def __init__(self, own: TokenBucket, shared: SharedBucket) -> None:
+    def __init__(self, own: TokenBucket, shared: Share) -> None:
         self._own = own
         self._shared = shared
 

@@ -179,12 +179,14 @@ async def test_all_that_read_a_namespace_share_its_rate_and_none_starves(tmp_pat
         assert 6.7 <= trio.current_time() - began < 8.5, "800 messages, 100 of which go at once"
         assert took.pop(f"{TOPIC} s") < 1, "another namespace does not wait"
         assert len(took) == 4
-        assert min(took.values()) > 3.5
+        # One has the 100 that go at once; after that they take turns.
+        assert sorted(took.values())[0] > 3.2
+        assert sorted(took.values())[1] > 6.4
 
 
 async def test_another_rate_of_a_namespace_counts_at_once(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.admin.change_quota("default", dispatch_rate={"messages_per_s": 1})
+        await client.admin.change_quota("default", dispatch_rate={"messages_per_s": 2})
         await fill(client, 30)
         async with (
             raw_consumer(channel, TOPIC) as consumer,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danube.broker.runtime.token_bucket import BURST_S, BothBuckets, SharedBucket, TokenBucket
+from danube.broker.runtime.token_bucket import BURST_S, BothBuckets, Share, SharedBucket, TokenBucket
 from danube.model import Rate
 
 ROUNDING = 1 + 1e-9
@@ -121,20 +121,67 @@ def test_a_caller_that_sleeps_for_the_returned_time_is_admitted() -> None:
         bucket.take(1, 3, now)
 
 
-def test_who_shares_a_bucket_looks_again_after_a_pause() -> None:
+def served(shares: list[Share], messages: list[int], until_s: float) -> tuple[list[int], int]:
+    """Let shares take batches whenever they may; return the messages of each, and how often they had to look.
+
+    The shares with the lowest index wake first, always.
+    """
+    took, looks = [0] * len(shares), 0
+    due = dict.fromkeys(range(len(shares)), 0.0)
+    while due and (now := min(due.values())) <= until_s:
+        index = min(index for index, at in due.items() if at == now)
+        looks += 1
+        while shares[index].paid_at <= now:
+            shares[index].take(messages[index], 0, now)
+            took[index] += messages[index]
+        due[index] = shares[index].look_at(now)
+        assert due[index] > now, "it spins"
+    return took, looks
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 50])
+def test_shares_are_served_in_turn(count: int) -> None:
     bucket = SharedBucket(Rate(messages_per_s=100), 0.0)
-    bucket.take(201, 1, 0.0)
-    assert bucket.paid_at == pytest.approx(1.01)
-    assert bucket.look_at(0.0) == bucket.paid_at
-    assert bucket.look_at(1.0) == pytest.approx(1.05)
+    took, looks = served([bucket.share() for _ in range(count)], [10] * count, 100.0)
+    assert sum(took) == pytest.approx(100 * 101, rel=0.01)
+    assert max(took) - min(took) <= 120, "the first may take what the bucket holds at the begin"
+    assert looks <= 2 * sum(took) / 10 + 2 * count
+
+
+def test_batches_of_several_sizes_leave_no_tokens_unused() -> None:
+    bucket = SharedBucket(Rate(messages_per_s=1_000), 0.0)
+    took, _ = served([bucket.share() for _ in range(4)], [1, 10, 100, 1_000], 200.0)
+    assert sum(took) == pytest.approx(1_000 * 201, rel=0.03)
+    assert min(took) > 0
+
+
+def test_a_share_that_does_not_come_costs_the_others_a_pause_only() -> None:
+    bucket = SharedBucket(Rate(messages_per_s=100), 0.0)
+    bucket.take(210, 0, 0.0)
+    for _ in range(5):
+        assert bucket.share().look_at(0.0) > 0  # and it is never seen again
+    took, _ = served([bucket.share() for _ in range(2)], [10, 10], 100.0)
+    assert sum(took) == pytest.approx(100 * 99, rel=0.05)
+
+
+def test_another_rate_voids_the_tickets() -> None:
+    bucket = SharedBucket(Rate(messages_per_s=0.001), 0.0)
+    bucket.take(10, 0, 0.0)
+    bucket.share().take(1, 0, 0.0)
+    assert [bucket.share().look_at(0.0) for _ in range(3)] == [
+        pytest.approx(10_999 + 250 * place) for place in range(3)
+    ]
+    bucket.change(Rate(messages_per_s=1_000), 1.0)
+    assert bucket.share().paid_at == pytest.approx(1.011, abs=0.001)
 
 
 def test_both_buckets_must_be_paid() -> None:
     own, shared = TokenBucket(Rate(messages_per_s=10), 0.0), SharedBucket(Rate(messages_per_s=100), 0.0)
-    both = BothBuckets(own, shared)
+    both = BothBuckets(own, shared.share())
     both.take(30, 1, 0.0)
     assert (own.paid_at, shared.paid_at) == (pytest.approx(2.0), pytest.approx(-0.7))
     assert both.paid_at == both.look_at(0.0) == own.paid_at
-    shared.take(470, 1, 0.0)
+    shared.share().take(470, 1, 0.0)
     assert both.paid_at == both.look_at(0.0) == shared.paid_at == pytest.approx(4.0)
-    assert both.look_at(3.99) == pytest.approx(4.04)
+    assert shared.share().look_at(0.0) > 4.0
+    assert both.look_at(3.99) == pytest.approx(4.0), "its ticket comes first"
