@@ -28,6 +28,8 @@ from danube.wire.codec import Codec
 from danube.wire.service import Service
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from danube.dispatch import Machine
     from danube.metadata._contract import MetadataStore
     from danube.model import (
@@ -58,6 +60,7 @@ __all__ = [
     "JudgedRight",
     "Origin",
     "Served",
+    "ServedConnections",
     "ServedCatalogue",
     "ServedClusterOperations",
     "ServedComposer",
@@ -208,12 +211,29 @@ class ServedRuntime(Protocol):
         """The limits of the broker."""
         ...
 
+    @property
+    def namespace_connections(self) -> ServedConnections:
+        """Which connections use namespaces here."""
+        ...
+
     def new_id(self) -> int:
         """Return a random id; never 0, fits a signed 64-bit integer."""
         ...
 
     def next_consumer_id(self) -> int:
         """Return a consumer id that is unique in this process."""
+        ...
+
+
+class ServedConnections(Protocol):
+    """Which connections use the topics of namespaces."""
+
+    def using(self, topic: str, connection_id: int) -> AbstractContextManager[None]:
+        """Count a stream of a connection on a topic while the context is open.
+
+        Raises:
+            LimitExceededError: the connection would be one more than the quota of the namespace.
+        """
         ...
 
 

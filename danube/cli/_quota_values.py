@@ -46,6 +46,7 @@ QUOTAS: Final[Mapping[str, Kind]] = {
     "publish_rate": TOPIC_POLICIES["publish_rate"],
     "dispatch_rate": TOPIC_POLICIES["dispatch_rate"],
     "max_stored_bytes": _SIZE,
+    "max_connections": Kind(_parse_count, str),
 }
 """Every field of :class:`danube.model.quotas.NamespaceQuota`."""
 PRINCIPAL_QUOTAS: Final[Mapping[str, Kind]] = {
@@ -55,7 +56,7 @@ PRINCIPAL_QUOTAS: Final[Mapping[str, Kind]] = {
     "consume_bytes_per_s": _BYTES_PER_S,
 }
 """Every field of :class:`danube.model.quotas.PrincipalQuota`."""
-_USED: Final = {"max_topics": "topics", "max_stored_bytes": "stored_bytes"}
+_USED: Final = {"max_topics": "topics", "max_stored_bytes": "stored_bytes", "max_connections": "connections"}
 """For counts: the field of QuotaReport that tells what is used."""
 
 

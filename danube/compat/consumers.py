@@ -213,6 +213,7 @@ class Consumers:
 
         Raises:
             UnavailableError: the id is unknown or forgotten; or another consumer has the subscription.
+            LimitExceededError: too many connections use the namespace.
         """
         message = await stream.receive()
         if message is None:
@@ -221,10 +222,15 @@ class Consumers:
         message.release()
         try:
             consumer, subscription = await self._reach(request.consumer_id)
-            await self._serve(stream, consumer, subscription, broker_url(self._broker, context))
+            connections = self._broker.runtime.namespace_connections
+            with connections.using(consumer.record.topic, context.connection_id):
+                await self._serve(stream, consumer, subscription, broker_url(self._broker, context))
         except SubscriptionBusyError as error:
             await trio.sleep(_PAUSE_S)
             raise UnavailableError(error.message) from error
+        except LimitExceededError:
+            await trio.sleep(_PAUSE_S)
+            raise
         except DanubeError as error:
             raise for_receivers(error) from error
 

@@ -46,6 +46,9 @@ class NamespaceQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_stored_bytes: int | None = None
     """Messages of all its topics at one broker, in the journal and in the storage. Publishing more is refused until
     retention or deletion has made room."""
+    max_connections: int | None = None
+    """Connections to one broker on which producers, consumers, readers or staged writes use its topics. Streams on one
+    more are refused. Producers of official clients have no stream, and are not counted."""
 
 
 class PrincipalQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -69,7 +72,7 @@ def change_quota(quota: NamespaceQuota, changes: Mapping[str, Any]) -> Namespace
         InvalidArgumentError: an unknown name, or a value that is out of range.
     """
     changed = _changed(quota, changes)
-    for name in ("max_topics", "max_stored_bytes"):
+    for name in ("max_topics", "max_stored_bytes", "max_connections"):
         value = getattr(changed, name)
         if value is not None and value < 0:
             raise InvalidArgumentError(f"{name} = {value} must not be negative")
@@ -155,3 +158,5 @@ class QuotaReport(msgspec.Struct, array_like=True, gc=False):
     """Topics and partitions that the answering broker knows of."""
     stored_bytes: int = 0
     """What the answering broker stores for its own topics of the namespace."""
+    connections: int = 0
+    """Connections to the answering broker that use topics of the namespace."""

@@ -16,7 +16,12 @@ from danube.compat.consumers import Consumers
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.metadata import MemoryStore
 from danube.model import Limits
-from danube.model.errors import ConsumerDisplacedError, PermissionDeniedError, StorageUnavailableError
+from danube.model.errors import (
+    ConsumerDisplacedError,
+    LimitExceededError,
+    PermissionDeniedError,
+    StorageUnavailableError,
+)
 
 TOPIC = "/default/orders"
 
@@ -106,3 +111,32 @@ async def test_calls_in_progress_are_answered_when_the_broker_drains(tmp_path: P
         assert sorted(answers) == list(range(5))
         await running.start()
         assert running.topic(TOPIC).end_offset == 5
+
+
+async def test_receiving_takes_a_place_among_the_connections_of_a_namespace(tmp_path: Path) -> None:
+    async with (
+        compat_broker(tmp_path) as running,
+        running.client() as client,
+        calling(running) as first,
+        calling(running) as second,
+    ):
+        await client.admin.create_namespace("shop")
+        await client.admin.create_topic("/shop/a")
+        await client.admin.change_quota("shop", max_connections=1)
+        mine = await subscribe(first, "/shop/a", "a", "mine")
+        other = await subscribe(second, "/shop/a", "b", "other")
+        async with receiving(first, mine) as stream:
+            producer_id = (await second.create("/shop/a")).producer_id  # it has no stream, and takes no place
+            await second.send("/shop/a", producer_id, b"one")
+            assert await stream.payloads(1) == [b"one"]
+            assert (await client.admin.quota("shop")).connections == 1
+            async with receiving(second, other) as refused:
+                with pytest.raises(LimitExceededError, match=r"used by 1 connections .* max_connections is 1"):
+                    await refused.next()
+
+        async def is_free() -> bool:
+            return (await client.admin.quota("shop")).connections == 0
+
+        await wait_until(is_free)
+        async with receiving(second, other) as stream:
+            assert await stream.payloads(1) == [b"one"]

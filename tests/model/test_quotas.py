@@ -33,6 +33,13 @@ def test_invalid_changes_are_refused(changes: dict[str, Any]) -> None:
         change_quota(NamespaceQuota(), changes)
 
 
+@pytest.mark.parametrize("name", ["max_topics", "max_stored_bytes", "max_connections"])
+def test_counts_are_not_negative(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{name} = -1 must not be negative"):
+        change_quota(NamespaceQuota(), {name: -1})
+    assert getattr(change_quota(NamespaceQuota(), {name: 0}), name) == 0
+
+
 @pytest.mark.parametrize("rate", [{"bytes_per_s": -1}, {"bytes_per_s": float("inf")}, {"per_s": 1}])
 def test_invalid_rates_are_refused(rate: dict[str, Any]) -> None:
     for name in ("publish_rate", "dispatch_rate"):

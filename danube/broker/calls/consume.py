@@ -52,18 +52,19 @@ async def consume(directory: Directory, stream: ServerStream, context: Context) 
         validate_name("subscription", request.subscription)
     key_filters = _key_filters(request, directory.runtime.limits)
     topic = await directory.search(request.topic, request.topic_id)
-    if request.reader:
-        reader = await topic.open_reader(request)
-        consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
-        reader.join(consumer)
-        await _converse(stream, reader, consumer, _reader_opened(topic, reader, consumer), _obey_reader)
-    else:
-        subscription = await topic.subscribe(request)
-        consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
-        topic.check_consumer(subscription.name, consumer.name)
-        subscription.join(consumer)
-        obey = partial(_obey, limits=directory.runtime.limits)
-        await _converse(stream, subscription, consumer, _opened(topic, subscription, consumer), obey)
+    with directory.runtime.namespace_connections.using(topic.name, context.connection_id):
+        if request.reader:
+            reader = await topic.open_reader(request)
+            consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
+            reader.join(consumer)
+            await _converse(stream, reader, consumer, _reader_opened(topic, reader, consumer), _obey_reader)
+        else:
+            subscription = await topic.subscribe(request)
+            consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
+            topic.check_consumer(subscription.name, consumer.name)
+            subscription.join(consumer)
+            obey = partial(_obey, limits=directory.runtime.limits)
+            await _converse(stream, subscription, consumer, _opened(topic, subscription, consumer), obey)
 
 
 def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:

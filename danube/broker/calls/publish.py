@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.intake.intake import Intake
     from danube.broker.runtime.runtime import Runtime
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["PublishStream", "publish"]
 
@@ -148,6 +149,11 @@ async def publish(directory: Directory, stream: ServerStream, context: Context) 
     assert first is not None
     first.release()
     topic = await directory.for_producer(request)
+    with directory.runtime.namespace_connections.using(topic.name, context.connection_id):
+        await _take_all(directory, topic, request, stream)
+
+
+async def _take_all(directory: Directory, topic: Topic, request: api.PublishOpen, stream: ServerStream) -> None:
     session = await topic.intake.open(request)
     state = PublishStream(directory.runtime, topic.intake, session, stream)
     topic.intake.attach(state)

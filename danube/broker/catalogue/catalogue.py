@@ -31,6 +31,7 @@ from danube.model import Limits, validate_namespace
 from danube.model.errors import AlreadyExistsError
 from danube.model.ids import TopicId
 from danube.model.names import split_partition
+from danube.model.quotas import NamespaceQuota
 from danube.model.records import NamespaceRecord, TopicRecord, members
 
 __all__ = ["Catalogue"]
@@ -159,8 +160,8 @@ class Catalogue(CatalogueRecords):
         if before is None or after is None:
             return
         old, new = before.quota, after.quota
-        # The quota of topics counts where they are created.
-        is_felt = msgspec.structs.replace(old, max_topics=None) != msgspec.structs.replace(new, max_topics=None)
+        # The quotas of topics and connections count where those are created and opened.
+        is_felt = _felt(old) != _felt(new)
         if is_felt or before.policies != after.policies:
             self.on_policies(change.name)
 
@@ -242,6 +243,11 @@ class Catalogue(CatalogueRecords):
     async def release(self, topic: str, storage: str) -> None:
         """Remove the note of :meth:`withhold`: the topic has its name now, or does not exist any more."""
         await self._changes.delete(self.tables.withheld, storage + topic)
+
+
+def _felt(quota: NamespaceQuota) -> NamespaceQuota:
+    """Return what topics that exist already have to know of a quota."""
+    return msgspec.structs.replace(quota, max_topics=None, max_connections=None)
 
 
 def _ignore(change: object) -> None:

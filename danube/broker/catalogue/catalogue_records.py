@@ -287,6 +287,11 @@ class CatalogueRecords:
         record = self._namespaces.get(namespace)
         return record.quota.max_stored_bytes if record is not None else None
 
+    def connections_quota(self, namespace: str) -> int | None:
+        """Return how many connections may use a namespace at each broker; None if it has no quota, or is not there."""
+        record = self._namespaces.get(namespace)
+        return record.quota.max_connections if record is not None else None
+
     # --- Policies ---
 
     @property

@@ -100,6 +100,7 @@ class Directory:
         runtime.namespace_rates.rate_of = catalogue.publish_quota
         runtime.namespace_deliveries.rate_of = catalogue.dispatch_quota
         runtime.namespace_spaces.limit_of = catalogue.space_quota
+        runtime.namespace_connections.limit_of = catalogue.connections_quota
 
     def level(self, record: TopicRecord) -> Level:
         """Return the level of a topic, by its durability."""

@@ -170,7 +170,8 @@ class TopicOperations:
         quota = catalogue.namespace(request.namespace).quota
         names = [topic.name for topic in self._directory.kept_topics() if topic.name.startswith(begin)]
         stored = sum(map(self._directory.stored_bytes, names))
-        return QuotaReport(request.namespace, quota, catalogue.topics_of(request.namespace), stored)
+        connections = self._directory.runtime.namespace_connections.used(request.namespace)
+        return QuotaReport(request.namespace, quota, catalogue.topics_of(request.namespace), stored, connections)
 
     async def change_quota(self, request: ChangeQuota) -> QuotaReport:
         """Change the quota of a namespace. What exists stays.

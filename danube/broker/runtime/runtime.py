@@ -10,6 +10,7 @@ import trio
 from danube.broker.runtime.clock_steps import ClockSteps
 from danube.broker.runtime.commits import Commits
 from danube.broker.runtime.config import BrokerConfig
+from danube.broker.runtime.namespace_connections import NamespaceConnections
 from danube.broker.runtime.namespace_rates import NamespaceDeliveries, NamespaceRates
 from danube.broker.runtime.namespace_space import NamespaceSpaces
 from danube.broker.runtime.opened_batches import OpenedBatches
@@ -42,6 +43,7 @@ class Runtime:
         namespace_rates: the publish rates of namespaces.
         namespace_deliveries: the dispatch rates of namespaces.
         namespace_spaces: how much namespaces store here.
+        namespace_connections: which connections use namespaces here.
         addresses: the addresses on which the broker listens.
         life: the number of this start of the broker; each start has a higher one.
     """
@@ -61,6 +63,7 @@ class Runtime:
         self.namespace_rates = NamespaceRates()
         self.namespace_deliveries = NamespaceDeliveries()
         self.namespace_spaces = NamespaceSpaces()
+        self.namespace_connections = NamespaceConnections()
         self.addresses: list[str] = []
         self.life = 0
         self._held_producers: Callable[[], Container[ProducerId]] = frozenset

@@ -52,6 +52,7 @@ from danube.wire import Context, Message, Method, ServerStream, Service
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.intake.intake import Intake
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["Stages"]
 
@@ -142,7 +143,7 @@ class Stages:
 
     # --- Staging ---
 
-    async def stage(self, stream: ServerStream, _context: Context) -> None:
+    async def stage(self, stream: ServerStream, context: Context) -> None:
         """Handle one Stage call."""
         first = await stream.receive()
         request = None if first is None else _decode(first)
@@ -154,6 +155,11 @@ class Stages:
             raise InvalidArgumentError(f"the attempt of a stage has more than {MAX_NAME_LENGTH} characters")
         directory = self._directory
         topic = await directory.for_producer(api.PublishOpen(request.topic, request.producer))
+        with directory.runtime.namespace_connections.using(topic.name, context.connection_id):
+            await self._stage(topic, request, stream)
+
+    async def _stage(self, topic: Topic, request: StageOpen, stream: ServerStream) -> None:
+        directory = self._directory
         if topic.lossy:
             raise FailedPreconditionError(
                 f"topic {topic.name!r} has durability 'none': it stores nothing, so nothing can be staged for it;"

@@ -224,7 +224,7 @@ def opening(batch_id: int, topic: str = "/default/a", producer: str = "job", att
     return stage_api.StageOpen(topic=topic, producer=producer, batch_id=batch_id, attempt=attempt)
 
 
-CONTEXT = cast("Any", None)
+CONTEXT = cast("Any", SimpleNamespace(connection_id=1))
 
 
 class World:
