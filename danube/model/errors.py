@@ -57,6 +57,7 @@ __all__ = [
     "OwnerFencedError",
     "PeerRefusedError",
     "PeerBlockedError",
+    "PeerFloodError",
     "PermissionDeniedError",
     "ProducerFencedError",
     "ProtocolError",
@@ -457,6 +458,12 @@ class ConnectionLostError(UnavailableError):
     """The connection to the broker broke, or could not be opened."""
 
     code = "connection-lost"
+
+
+class PeerFloodError(ConnectionLostError):
+    """The peer sends more of what costs much and carries nothing than a limit allows. The message names the limit."""
+
+    code = "peer-flood"
 
 
 class JournalFencedError(UnavailableError):

@@ -98,6 +98,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The same for one address (of IPv6, for a network /64). It is also how many may fail in a second."""
     tls_handshake_timeout_s: float = 15.0
     """From accept to the end of the TLS handshake, waiting for its turn included."""
+    max_tls_idle_records_per_minute: int = 60
+    """TLS records of one connection that carry no data after the handshake, such as updates of keys. An update costs as
+    much as several small calls, and a client needs one for some million records."""
     headers_timeout_s: float = 10.0
     """From the start of a header block to its end."""
     write_timeout_s: float = 10.0

@@ -27,6 +27,7 @@ from danube.model.errors import (
     InternalError,
     InvalidArgumentError,
     PeerBlockedError,
+    PeerFloodError,
     Status,
     UnimplementedError,
     to_wire,
@@ -192,6 +193,9 @@ class ServerConnection:
         while True:
             try:
                 data = await receive(self._read_size)
+            except PeerFloodError as error:
+                self.end(error.message)
+                return
             except ConnectionLostError:
                 return
             if not data or not self._take(data):
@@ -209,6 +213,8 @@ class ServerConnection:
                 data = transport.receive_now(self._read_size)
                 if data is None or (data and self._take(data) and not transport.is_over):
                     return
+            except PeerFloodError as error:
+                self.end(error.message)
             except ConnectionLostError:
                 pass  # treated like the end of the data
             except Exception as error:  # noqa: BLE001 - a bug costs this connection: its own task raises it

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import trio
 from h2.errors import ErrorCodes
 
-from danube.model.errors import ConnectionLostError, UnauthenticatedError
+from danube.model.errors import ConnectionLostError, PeerFloodError, UnauthenticatedError
 from danube.model.limits import Limits
 from danube.model.tls import PeerCertificate
 from danube.wire._core import FrameType
@@ -116,7 +116,7 @@ class TlsDoor:
                 return await self._shake_hands(transport, received, peer, scope)
             except ssl.SSLError as error:
                 self._say(peer, tls_problem(error))
-            except UnauthenticatedError as error:
+            except (UnauthenticatedError, PeerFloodError) as error:
                 self._say(peer, error.message)
         elif self.tls.config.plaintext:
             return Admitted(transport, received, False, None)
@@ -136,7 +136,7 @@ class TlsDoor:
         succeeded = False
         try:
             await turn.wait()
-            secured = tls_over(transport, self.tls.context)
+            secured = tls_over(transport, self.tls.context, idle_records=self._limits.max_tls_idle_records_per_minute)
             first = await secured.handshake(received)
             succeeded = True
         finally:

@@ -6,6 +6,9 @@ meanwhile (answers to key updates, alerts) stops the reading. Over a socket all 
 server's poller. After each read everything that has arrived is decrypted: nothing stays behind that the kernel does not
 report.
 
+Records that carry no data are counted: OpenSSL accepts updates of keys without end, and each costs it and the answer
+as much as several small calls. Input is decrypted a few records at a time, so that no large read is full of them.
+
 A record that the peer does not accept at once counts as not sent, like bytes that a socket does not accept. The next
 bytes to be sent must be the same ones, as with any transport; those are not encrypted again.
 """
@@ -18,7 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from danube.model.errors import ConnectionLostError
+from danube.model.errors import ConnectionLostError, PeerFloodError
+from danube.model.limits import Limits
+from danube.wire._abuse import Allowance
+from danube.wire._tls_records import Records
 from danube.wire._transport import PolledTransport
 
 if TYPE_CHECKING:
@@ -34,6 +40,9 @@ MIN_READ_BYTES: Final = 16 * 1024
 MAX_READ_BYTES: Final = 256 * 1024
 MAX_UNSENT_BYTES: Final = 64 * 1024
 """Most bytes of the protocol itself (no data) that wait for a peer which does not read."""
+IDLE_RECORDS: Final = Limits().max_tls_idle_records_per_minute
+RECORDS_AT_ONCE: Final = 64
+"""Records that are decrypted before those without data are counted."""
 CLOSING_TIMEOUT_S: Final = 0.5
 """Time limit for telling the peer that the connection ends."""
 
@@ -45,6 +54,8 @@ class TlsTransport:
         inner: carries the records.
         context: of this side.
         server_name: the host that the peer's certificate must name; None: this is the server.
+        idle_records: how many records without data the peer may send in a minute
+            (``max_tls_idle_records_per_minute``).
     """
 
     __slots__ = (
@@ -52,16 +63,26 @@ class TlsTransport:
         "_closed",
         "_ended",
         "_first",
+        "_idle",
+        "_idle_allowance",
+        "_idle_records",
         "_incoming",
         "_inner",
         "_outgoing",
         "_owed",
         "_read_size",
+        "_records",
         "_sealed",
         "_tls",
     )
 
-    def __init__(self, inner: Transport, context: ssl.SSLContext, server_name: str | None) -> None:
+    def __init__(
+        self,
+        inner: Transport,
+        context: ssl.SSLContext,
+        server_name: str | None,
+        idle_records: int = IDLE_RECORDS,
+    ) -> None:
         self._inner = inner
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
@@ -72,6 +93,11 @@ class TlsTransport:
         self._owed = 0
         """Bytes of the application in them: they were not reported as sent, and come again."""
         self._read_size = MIN_READ_BYTES
+        self._records = Records()
+        self._idle_records = idle_records
+        self._idle_allowance: Allowance | None = None
+        self._idle = 0
+        """Records that have begun, without those that brought data: one may be incomplete, the others count."""
         self._busy = False
         """Whether :meth:`send` is passing on encrypted bytes, so that others must not be written meanwhile."""
         self._first = b""
@@ -93,6 +119,7 @@ class TlsTransport:
 
         Raises:
             ssl.SSLError: the sides do not agree, or a certificate is refused; the peer was told.
+            PeerFloodError: records without data come behind the handshake.
             ConnectionLostError: the connection was lost.
         """
         self._incoming.write(received)
@@ -108,7 +135,8 @@ class TlsTransport:
             if self._outgoing.pending:
                 await self._inner.send(memoryview(self._outgoing.read()))
             if done:
-                return self._decrypt()
+                # OpenSSL reads record by record, so another one begins here.
+                return self._open(self._incoming.read())
             data = await self._inner.receive(MIN_READ_BYTES)
             if not data:
                 raise ConnectionLostError("the connection was closed during the TLS handshake")
@@ -186,12 +214,40 @@ class TlsTransport:
                 self._read_size = size * 4
         elif length * 16 < size and size > MIN_READ_BYTES:
             self._read_size = size // 4
-        self._incoming.write(sealed)
-        return self._decrypt()
+        return self._open(sealed)
 
-    def _decrypt(self) -> bytes:
-        tls, incoming = self._tls, self._incoming
+    def _open(self, sealed: bytes) -> bytes:
+        """Decrypt the next bytes.
+
+        Raises:
+            PeerFloodError: too many of their records carry no data.
+        """
         parts: list[bytes] = []
+        begin, size = 0, len(sealed)
+        while begin < size and not self._ended:
+            end, begun = self._records.cut(sealed, begin, RECORDS_AT_ONCE)
+            self._incoming.write(sealed if end - begin == size else memoryview(sealed)[begin:end])
+            begin, before = end, len(parts)
+            self._decrypt(parts)
+            self._idle += begun - (len(parts) - before)
+            if self._idle > 1:
+                self._count_idle()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _count_idle(self) -> None:
+        count, self._idle = self._idle - 1, 1
+        now = anyio.current_time()
+        if self._idle_allowance is None:
+            self._idle_allowance = Allowance("max_tls_idle_records_per_minute", self._idle_records, 60.0, now)
+        if not self._idle_allowance.take(count, now):
+            raise PeerFloodError(
+                f"the peer sends TLS records without data, such as updates of keys: more than"
+                f" {self._idle_allowance.name} = {self._idle_records}"
+            )
+
+    def _decrypt(self, parts: list[bytes]) -> None:
+        """Append what the records of the input carry: one part for each of them that carries data."""
+        tls, incoming = self._tls, self._incoming
         try:
             while incoming.pending or tls.pending():
                 part = tls.read(RECORD_BYTES)
@@ -212,7 +268,6 @@ class TlsTransport:
             self._push()
         if self._outgoing.pending > MAX_UNSENT_BYTES:
             raise ConnectionLostError("the connection broke: the peer does not read the answers of TLS itself")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _encrypt(self, piece: memoryview) -> None:
         try:
@@ -280,17 +335,24 @@ class TlsSocketTransport(TlsTransport, PolledTransport):
         return self._ended
 
 
-def tls_over(inner: Transport, context: ssl.SSLContext, server_name: str | None = None) -> TlsTransport:
+def tls_over(
+    inner: Transport,
+    context: ssl.SSLContext,
+    server_name: str | None = None,
+    *,
+    idle_records: int = IDLE_RECORDS,
+) -> TlsTransport:
     """Return TLS over a transport, which it then owns; call :meth:`TlsTransport.handshake` first.
 
     Args:
         inner: carries the records.
         context: of this side.
         server_name: the host that the peer's certificate must name; None: this is the server.
+        idle_records: see :class:`TlsTransport`.
     """
     if isinstance(inner, PolledTransport):
-        return TlsSocketTransport(inner, context, server_name)
-    return TlsTransport(inner, context, server_name)
+        return TlsSocketTransport(inner, context, server_name, idle_records)
+    return TlsTransport(inner, context, server_name, idle_records)
 
 
 async def secured(inner: Transport, context: ssl.SSLContext, server_name: str) -> TlsTransport:
