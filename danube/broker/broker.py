@@ -308,7 +308,9 @@ class Broker:
         if self._gate is not None:
             self._gate.follow(store)
         self.operations = Operations(directory, self.info, cluster, backups, partial(self._open_security, store))
-        self.operations.topics.across.begin(self.peers, lambda: self.started and not self.draining)
+        self.operations.topics.across.begin(
+            self.peers, lambda: self.started and not self.draining, lambda: self.security_known
+        )
         self.peers.on_call(STATUS, cluster.answer)
         unsettled = await recover(
             directory,
@@ -445,6 +447,11 @@ class Broker:
             links = Links.CERTIFICATE if config.tls is not None and config.tls.certifies_brokers else Links.SECRET
         audit = Audit(security.all_limits, self.runtime.clock_us)
         return Gate(guard, self._numbers, lambda: self.runtime.clock_us() / 1e6, names, links, audit)
+
+    @property
+    def security_known(self) -> int:
+        """The revision of the latest change of access control that this broker knows of; 0 with security off."""
+        return self._gate.replica.latest if self._gate is not None else 0
 
     def caller(self, _context: Context) -> Principal:
         """Return the principal of a call; with security off, ``ANONYMOUS``."""

@@ -118,6 +118,11 @@ class Served(Protocol):
         """Return the principal of a call."""
         ...
 
+    @property
+    def security_known(self) -> int:
+        """The revision of the latest change of access control that this broker knows of; 0 with security off."""
+        ...
+
     async def exchange_key(self, api_key: str, context: Context, /) -> str:
         """Return a token for the holder of an API key; any text, if the broker has no access control.
 

@@ -41,6 +41,8 @@ class _Relayed(msgspec.Struct, array_like=True, frozen=True):
     request: bytes
     rights: list[JudgedRight] | msgspec.UnsetType | None = msgspec.UNSET
     """What the caller may do, as the broker judged that relays this; None: anything; UNSET: that is not said."""
+    seen: int = 0
+    """The revision of the metadata up to which that broker had seen all changes; see :func:`received`."""
 
 
 _RELAYED: Final = msgspec.msgpack.Decoder(_Relayed)
@@ -83,8 +85,8 @@ class Relay:
                     raise
                 address, call, request = error.address, peers.call, message.SerializeToString()
 
-            async def send(rights: Sequence[JudgedRight] | None) -> bytes:
-                relayed = _Relayed(method, request, None if rights is None else list(rights))
+            async def send(rights: Sequence[JudgedRight] | None, seen: int) -> bytes:
+                relayed = _Relayed(method, request, None if rights is None else list(rights), seen)
                 return await call(address, CHANNEL, _encode(relayed), RELAY_S)
 
             return response.FromString(await passed_on(send))
@@ -95,7 +97,7 @@ class Relay:
         """Execute a call that another broker has relayed.
 
         Raises:
-            CallRefusedError: this broker starts or ends.
+            CallRefusedError: this broker starts or ends, or the other one does not know the latest rights.
             UnimplementedError: this version does not know it.
             InvalidArgumentError: it cannot be decoded.
             DanubeError: what the handler raised.
@@ -112,6 +114,6 @@ class Relay:
             message = request.FromString(relayed.request)
         except (*UNDECODABLE, DecodeError) as error:
             raise InvalidArgumentError(f"a relayed call cannot be decoded: {error}") from error
-        with received(relayed.rights):
+        with received(relayed.rights, relayed.seen, self._broker.security_known):
             encoded: bytes = (await handler(message, None)).SerializeToString()
         return encoded

@@ -222,6 +222,7 @@ class Producer:
     """A caller that may produce to one topic."""
 
     principal: Any = None
+    seen = 0
 
     def __init__(self, topic: str) -> None:
         self._topic = topic

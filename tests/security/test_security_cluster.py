@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from broker.broker_harness import wait_until
@@ -17,7 +18,7 @@ from token_helpers import CLUSTER_KEY
 
 from danube.metadata import Delete, Put
 from danube.model import SubscriptionType, api
-from danube.model.errors import PermissionDeniedError, Status, UnavailableError
+from danube.model.errors import CallRefusedError, PermissionDeniedError, Status, UnavailableError
 from danube.model.names import partition_name
 from danube.model.policy_api import ChangeSubscriptionPolicy, PolicyMethod
 from danube.security.book import first_records
@@ -219,3 +220,64 @@ async def test_a_broker_that_does_not_reach_the_metadata_keeps_rights_for_a_whil
             async with calls.producing(name) as producer:
                 producer.send(1, b"x")
                 await producer.acked()
+
+
+async def test_what_was_revoked_is_refused_where_it_is_known(tmp_path: Path) -> None:
+    """A broker that does not reach the metadata keeps rights for a while, but not at the others, which know better."""
+    async with secured(tmp_path) as world:
+        parts = parts_of(world)
+        for topic in parts:
+            await topic.subscribe(
+                api.ConsumeOpen(topic=topic.name, subscription="s", consumer_name="c", start="earliest")
+            )
+        lost = world.machines[0]
+        assert 0 < len([topic for topic in parts if topic in lost.broker.directory.topics()]) < len(parts)
+        async with calling(world, lost, "service:api") as calls:
+            listed = await calls(api.Method.LIST_SUBSCRIPTIONS, api.ListSubscriptions(TOPIC), api.SubscriptionList)
+            assert [each.subscription for each in listed.subscriptions] == ["s"] * 6
+            lost.cut_off()
+            lost.node.faults.break_watch = 1.0
+            await write(world, last=BindingRecord(subject="service:x", roles=("viewer",), scope="cluster"))
+            await trio.sleep(0.1)  # what a watch was waiting for still arrives; nothing else does
+            await calls(api.Method.LIST_SUBSCRIPTIONS, api.ListSubscriptions(TOPIC), api.SubscriptionList)
+            await write(world, api=None)
+            await trio.sleep(2.0)
+            with pytest.raises(CallRefusedError, match="not heard of the latest change of access control"):
+                await calls(api.Method.LIST_SUBSCRIPTIONS, api.ListSubscriptions(TOPIC), api.SubscriptionList)
+            with pytest.raises(UnavailableError):  # its own part needs the metadata, and may fail first
+                await calls(api.Method.DELETE_SUBSCRIPTION, api.DeleteSubscription(TOPIC, "s"), api.Done)
+            elsewhere = [topic for topic in parts if topic not in lost.broker.directory.topics()]
+            assert all("s" in topic.subscriptions for topic in elsewhere)
+            await calls(api.Method.INFO, api.Empty())  # which it answers itself
+            lost.heal()
+            lost.node.faults.break_watch = 0.0
+            await trio.sleep(5)
+            with pytest.raises(PermissionDeniedError):
+                await calls(api.Method.LIST_SUBSCRIPTIONS, api.ListSubscriptions(TOPIC), api.SubscriptionList)
+
+
+async def test_calls_are_passed_on_while_rights_of_others_change(tmp_path: Path) -> None:
+    """Brokers that reach the metadata hear of each change before the others demand it."""
+    async with secured(tmp_path) as world, calling(world, world.machines[0], "service:api") as calls:
+        for number in range(40):
+            await write(world, other=BindingRecord(subject=f"service:n{number}", roles=("viewer",), scope="cluster"))
+            await trio.sleep(0.13)
+            found = await calls(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(TOPIC), api.TopicInfo)
+            assert found.partitions == 6
+
+
+async def test_a_relayed_call_says_what_its_judge_has_seen(tmp_path: Path) -> None:
+    """Also one whose sender leaves that out, as brokers of earlier versions do."""
+    async with secured(tmp_path) as world:
+        await trio.sleep(2)
+        across = world.machines[1].broker.operations.topics.across
+        known = across.security_known()
+        assert known > 0
+        owned = next(topic.name for topic in parts_of(world) if owner_of(world, topic.name) is world.machines[1])
+        part = [api.Method.DESCRIBE_TOPIC, msgspec.msgpack.encode(api.DescribeTopic(TOPIC)), [owned], []]
+        for seen in ([], [0], [known - 1]):
+            with pytest.raises(CallRefusedError, match="latest change of access control"):
+                await across.answer(None, msgspec.msgpack.encode(part + seen))
+        for seen in (known, known + 1):
+            (reply,) = msgspec.msgpack.decode(await across.answer(None, msgspec.msgpack.encode([*part, seen])))
+            assert reply[1] == 0

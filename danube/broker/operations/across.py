@@ -76,6 +76,8 @@ class _Part(msgspec.Struct, array_like=True):
     """To each of which the request is applied in its turn; for a list: the name after which it begins."""
     rights: list[JudgedRight] | msgspec.UnsetType | None = msgspec.UNSET
     """What the caller may do, as the broker judged that sends this; None: anything; UNSET: that is not said."""
+    seen: int = 0
+    """The revision of the metadata up to which that broker had seen all changes; see :func:`received`."""
 
 
 class _Reply(msgspec.Struct, array_like=True):
@@ -110,6 +112,7 @@ class Across:
         calls: the links to the other brokers; None: there are none.
         is_serving: returns whether this broker serves its topics. While it recovers them, and once it drains, calls of
             other brokers are refused as retryable, like those at its port.
+        security_known: returns the revision of the latest change of access control that this broker knows of; 0: none.
     """
 
     def __init__(self, directory: Directory, describe: Callable[[str], api.TopicInfo]) -> None:
@@ -117,6 +120,7 @@ class Across:
         self._describe = describe
         self.calls: Calls | None = None
         self.is_serving: Callable[[], bool] = lambda: True
+        self.security_known: Callable[[], int] = lambda: 0
         self.first: dict[str, Operation] = {}
         self._operations: dict[str, tuple[Operation, type]] = {
             api.Method.DESCRIBE_TOPIC: (self._describe_one, api.DescribeTopic),
@@ -124,9 +128,9 @@ class Across:
         }
         directory.forward_letters = self._forward_letters
 
-    def begin(self, peers: Peers, is_serving: Callable[[], bool]) -> None:
+    def begin(self, peers: Peers, is_serving: Callable[[], bool], security_known: Callable[[], int]) -> None:
         """Reach other brokers from now on, and answer them while this one serves."""
-        self.calls, self.is_serving = peers, is_serving
+        self.calls, self.is_serving, self.security_known = peers, is_serving, security_known
         peers.on_call(CHANNEL, self.answer)
 
     def spread(self, path: str, operation: Operation, request_type: type) -> Operation:
@@ -211,8 +215,8 @@ class Across:
             raise CallRefusedError(f"topic {part.topics[0]!r} cannot be reached at the moment; try again")
         call, address = self.calls.call, addresses[owner]
 
-        async def send(rights: Sequence[JudgedRight] | None) -> list[bytes | DanubeError]:
-            part.rights = None if rights is None else list(rights)
+        async def send(rights: Sequence[JudgedRight] | None, seen: int) -> list[bytes | DanubeError]:
+            part.rights, part.seen = None if rights is None else list(rights), seen
             payload = await call(address, CHANNEL, _encode(part), timeout_s)
             try:
                 outcomes = _outcomes(_REPLIES.decode(payload))
@@ -231,7 +235,7 @@ class Across:
         """Carry out a part of another broker's call, of :data:`CHANNEL`.
 
         Raises:
-            CallRefusedError: this broker starts or ends.
+            CallRefusedError: this broker starts or ends, or the other one does not know the latest rights.
             InvalidArgumentError: this version does not know it.
         """
         if not self.is_serving():
@@ -240,7 +244,7 @@ class Across:
             part = _PART.decode(payload)
         except UNDECODABLE as error:
             raise InvalidArgumentError(f"a call of another broker does not decode: {error}") from error
-        with received(part.rights):
+        with received(part.rights, part.seen, self.security_known()):
             return _encode(await self._carry_out(part))
 
     async def _carry_out(self, part: _Part) -> list[_Reply]:

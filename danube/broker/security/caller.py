@@ -15,6 +15,9 @@ again::
        call, no rights      ──▶     needs PRODUCE on /hr/x for dead letters
        judges that          ◀──     refuses, asks for it
        call, that right     ──▶     carries it out
+
+The other broker may know better: its copy of the records of access control may be newer than that of a broker which no
+longer reaches the metadata. So a call says what its judge has seen, and is refused where a newer change is known.
 """
 
 from __future__ import annotations
@@ -26,7 +29,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from msgspec import UnsetType
 
-from danube.model.errors import FailedPreconditionError, InternalError, PermissionDeniedError
+from danube.model.errors import (
+    CallRefusedError,
+    FailedPreconditionError,
+    InternalError,
+    PermissionDeniedError,
+)
 
 if TYPE_CHECKING:
     from danube.security.roles import Principal
@@ -61,6 +69,11 @@ class Caller(Protocol):
     @property
     def principal(self) -> Principal:
         """Who calls."""
+        ...
+
+    @property
+    def seen(self) -> int:
+        """The revision of the metadata up to which the broker had seen all changes when it judged the call."""
         ...
 
     def require_creation(self, topic: str, /) -> None:
@@ -138,8 +151,9 @@ def calling(caller: Caller | None) -> Iterator[None]:
 class _Distant:
     """The caller of a call that another broker has sent, which judges it."""
 
-    def __init__(self, rights: Iterable[JudgedRight]) -> None:
+    def __init__(self, rights: Iterable[JudgedRight], seen: int) -> None:
         self._rights = frozenset(rights)
+        self.seen = seen
 
     @property
     def principal(self) -> Principal:
@@ -165,12 +179,13 @@ class _Distant:
             )
 
 
-async def passed_on(send: Callable[[Sequence[JudgedRight] | None], Awaitable[T]]) -> T:
+async def passed_on(send: Callable[[Sequence[JudgedRight] | None, int], Awaitable[T]]) -> T:
     """Have another broker carry out the present call, and return its answer.
 
     Args:
-        send: sends the call with these rights, for :func:`received`; None: nothing is judged. It is repeated once for
-            each right that the other broker asks for, before that one has changed anything for it.
+        send: sends the call with these rights, for :func:`received`, None: nothing is judged; and with what its judge
+            has seen (:attr:`Caller.seen`). It is repeated once for each right that the other broker asks for, before
+            that one has changed anything for it.
 
     Raises:
         PermissionDeniedError: the caller lacks a right that the call needs.
@@ -178,11 +193,11 @@ async def passed_on(send: Callable[[Sequence[JudgedRight] | None], Awaitable[T]]
     """
     caller = _CALLER.get()
     if caller is None:
-        return await send(None)
+        return await send(None, 0)
     judged: list[JudgedRight] = []
     while True:
         try:
-            return await send(judged)
+            return await send(judged, caller.seen)
         except PermissionDeniedError as error:
             right = error.details.get("judge", ""), error.details.get("topic", "")
             if right in judged:
@@ -198,16 +213,27 @@ async def passed_on(send: Callable[[Sequence[JudgedRight] | None], Awaitable[T]]
 
 
 @contextmanager
-def received(rights: SentRights) -> Iterator[None]:
+def received(rights: SentRights, seen: int, known: int) -> Iterator[None]:
     """Carry out a call of another broker within this, with the rights that it was sent with.
+
+    Args:
+        rights: these.
+        seen: the revision of the metadata up to which the broker that has judged it had seen all changes.
+        known: the revision of the latest change of access control that this broker knows to exist; 0: none.
 
     Raises:
         FailedPreconditionError: it does not say what its caller may do.
+        CallRefusedError: it was judged by what counts no longer.
     """
     if isinstance(rights, UnsetType):
         raise FailedPreconditionError(
             "the call was passed on by a broker of an earlier version, which does not say what its caller may do; call"
             " the owner of the topic itself, or install the same version of Danube on all brokers"
         )
-    with calling(None if rights is None else _Distant(rights)):
+    if rights is not None and seen < known:
+        raise CallRefusedError(
+            "the broker that the call was made at has not heard of the latest change of access control, perhaps because"
+            " it does not reach the metadata; try again, or call the owner of the topic itself"
+        )
+    with calling(None if rights is None else _Distant(rights, seen)):
         yield

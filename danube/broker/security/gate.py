@@ -97,10 +97,13 @@ class Links(Enum):
 class _Caller:
     """The caller of one call that was allowed; a :class:`danube.broker.security.caller.Caller`."""
 
-    __slots__ = ("_audit", "_context", "_identity", "_rights", "_rule", "principal")
+    __slots__ = ("_audit", "_context", "_identity", "_rights", "_rule", "principal", "seen")
 
-    def __init__(self, identity: Identity, rule: Rule, rights: Rights, audit: Audit, context: Context) -> None:
+    def __init__(
+        self, identity: Identity, rule: Rule, rights: Rights, audit: Audit, context: Context, seen: int
+    ) -> None:
         self.principal = identity.principal
+        self.seen = seen
         self._identity = identity
         self._rule = rule
         self._rights = rights
@@ -488,7 +491,7 @@ class Gate:
         if is_opening(rule):
             self.audit.opened(context, identity, self._named(rule, request))
 
-        return _Caller(identity, rule, self._guard.book.rights, self.audit, context)
+        return _Caller(identity, rule, self._guard.book.rights, self.audit, context, self.replica.seen)
 
     def _named(self, rule: Rule, request: Any) -> str:
         """Return what a call is about, for the audit log."""

@@ -51,6 +51,13 @@ class Replica:
         self.changed = trio.Event()
         """Set, and replaced, after each change."""
         self.loaded = False
+        self.latest = 0
+        """Revision of the latest change of access control that is known to exist, as last confirmed."""
+
+    @property
+    def seen(self) -> int:
+        """Revision of the metadata up to which all changes of access control are known and in effect."""
+        return max(self._table.position, self._compared)
 
     def _apply(self, change: RowChange[bytes]) -> None:
         key = PREFIX + change.name
@@ -81,7 +88,8 @@ class Replica:
             try:
                 with trio.move_on_after(_ANSWER_S) as patience:
                     known = await self._store.get(CHANGES)
-                    await self.at(known.mod_revision if known is not None else 0)
+                    self.latest = known.mod_revision if known is not None else 0
+                    await self.at(self.latest)
                 if not patience.cancelled_caught:
                     self._guard.freshness.confirmed(began)
             except DanubeError as error:
@@ -95,7 +103,7 @@ class Replica:
         Raises:
             DanubeError: the metadata do not answer.
         """
-        while max(self._table.position, self._compared) < revision:
+        while self.seen < revision:
             with trio.move_on_after(_WATCH_S):
                 await self._table.reached(revision)
                 break
