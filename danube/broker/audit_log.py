@@ -24,6 +24,7 @@ from danube.broker.intake.internal_producer import InternalProducer, Target
 from danube.broker.security.auditing import Audit
 from danube.model.batch import Record
 from danube.model.errors import DanubeError
+from danube.model.log_events import log_event
 from danube.security.audit import AuditEvent, AuditKind
 
 __all__ = ["AUDIT_PREFIX", "AuditLog"]
@@ -75,7 +76,13 @@ class AuditLog:
             except DanubeError as error:
                 if error.message != problem:
                     problem = error.message
-                    _log.error("the audit log %s%s cannot be written: %s", AUDIT_PREFIX, self._broker, error)
+                    _log.error(
+                        "the audit log %s%s cannot be written: %s",
+                        AUDIT_PREFIX,
+                        self._broker,
+                        error,
+                        extra=log_event("audit.failing"),
+                    )
             await trio.sleep(_RETRY_S)
 
     async def close(self) -> None:
@@ -87,7 +94,7 @@ class AuditLog:
 
     def _waits(self, error: DanubeError | None) -> None:
         if error is not None:
-            _log.warning("the audit log waits: %s", error)
+            _log.warning("the audit log waits: %s", error, extra=log_event("audit.delayed"))
 
     async def _enter(self, producer: InternalProducer) -> None:
         while True:
@@ -119,7 +126,12 @@ class AuditLog:
     async def _publish(self, producer: InternalProducer, events: Sequence[AuditEvent]) -> None:
         for each in events:
             if each.kind is AuditKind.LOST:
-                _log.warning("%d events are not in the audit log: %s", each.count, each.reason)
+                _log.warning(
+                    "%d events are not in the audit log: %s",
+                    each.count,
+                    each.reason,
+                    extra=log_event("audit.dropped", count=each.count),
+                )
             elif each.kind is AuditKind.REFUSED:  # repetitions are counted, so these lines are few
                 _log.info("credentials from %s for %s: %s (%d)", each.address, each.path, each.reason, each.count)
         records = [Record(payload=self._encoded(each)) for each in events]

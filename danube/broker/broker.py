@@ -42,6 +42,7 @@ from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
 from danube.broker.operations.info import broker_info
 from danube.broker.runtime.config import BrokerConfig, OidcConfig
+from danube.broker.runtime.log_levels import LogLevels
 from danube.broker.runtime.ports import Ports, bind
 from danube.broker.runtime.pulse import Pulse
 from danube.broker.runtime.runtime import Runtime
@@ -57,6 +58,7 @@ from danube.log import Journal
 from danube.metadata import MetadataStore, ObservedStore
 from danube.model import Durability, Rate, Retention, TopicPolicies, api
 from danube.model.errors import DanubeError, InternalError, NotOwnerError
+from danube.model.log_events import log_event
 from danube.model.tls import certified_broker
 from danube.peers import Peer, Peers
 from danube.peers.links import open_peers
@@ -307,7 +309,10 @@ class Broker:
         backups = BackupOperations(store, config.cluster, runtime.clock_us)
         if self._gate is not None:
             self._gate.follow(store)
-        self.operations = Operations(directory, self.info, cluster, backups, partial(self._open_security, store))
+        log_levels = LogLevels(config.limits, lambda: "" if membership.is_alone else membership.broker)
+        self.operations = Operations(
+            directory, self.info, cluster, backups, partial(self._open_security, store), log_levels
+        )
         self.operations.topics.across.begin(
             self.peers, lambda: self.started and not self.draining, lambda: self.security_known
         )
@@ -339,6 +344,7 @@ class Broker:
                 nursery.start_soon(directory.count_stored)
                 nursery.start_soon(runtime.clock_steps.run)
                 nursery.start_soon(pulse.run)
+                nursery.start_soon(log_levels.run)
                 nursery.start_soon(cluster.run)
                 nursery.start_soon(self.composing.run)
                 await levels.bucket.start(nursery, journal_nursery)
@@ -365,6 +371,7 @@ class Broker:
                         " are abandoned",
                         "journal" if journal is runtime.journal else "storage of topics of durability 'remote'",
                         config.drain_timeout_s,
+                        extra=log_event("drain.incomplete"),
                     )
             journal_nursery.cancel_scope.cancel()
 
@@ -375,9 +382,16 @@ class Broker:
             try:
                 await self._bond.note()
             except DanubeError as error:
-                _log.error("the end of the journal cannot be noted in the metadata: %s", error)
+                _log.error(
+                    "the end of the journal cannot be noted in the metadata: %s",
+                    error,
+                    extra=log_event("journal.end_not_noted"),
+                )
         if patience.cancelled_caught:
-            _log.warning("the end of the journal is not noted in the metadata, which do not answer")
+            _log.warning(
+                "the end of the journal is not noted in the metadata, which do not answer",
+                extra=log_event("journal.end_not_noted"),
+            )
         self._farewell_said = True
 
     async def _remember_storage(self, name: str, identity: str) -> None:
@@ -514,7 +528,9 @@ class Broker:
                 try:
                     return await directory.search(name)
                 except NotOwnerError as error:
-                    _log.warning("the audit log cannot be continued: %s", error)
+                    _log.warning(
+                        "the audit log cannot be continued: %s", error, extra=log_event("audit.delayed", topic=name)
+                    )
             name = f"{first}-{number}"
         raise AssertionError("unreachable")
 

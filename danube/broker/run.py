@@ -21,9 +21,11 @@ from danube.broker.broker import Broker, Seams
 from danube.broker.faces import FaceMaker
 from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.descriptors import fit_to_descriptors
+from danube.broker.runtime.log_output import LogOutput
 from danube.broker.runtime.process_memory import FreedMemory, collect_rarely, keep_large_buffers
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, exit_code
+from danube.model.log_events import log_event
 from danube.model.version import __version__
 
 __all__ = ["run_broker"]
@@ -41,23 +43,24 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     A signal before the broker is ready aborts the start: with exit code 130 after SIGINT, 0 after SIGTERM. A second
     signal ends the process at once. ``faces`` as in :class:`danube.broker.Broker`.
     """
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    output = LogOutput(config.log_format, sys.stderr)
+    output.install(config.log_level)
     keep_large_buffers()
     config = msgspec.structs.replace(config, limits=fit_to_descriptors(config.limits, config.journal_files))
     try:
-        return trio.run(_main, config, faces)
+        return trio.run(_main, config, faces, output)
     except BaseException as error:
         failure = _first_danube_error(error) or _shortage(error)
         if failure is None:
             raise
-        _log.error("%s", failure)
+        _log.error("%s", failure, extra=log_event("broker.failed"))
         print(f"error: {failure}", file=sys.stderr, flush=True)  # noqa: T201 - the final error line of a process
         return exit_code(failure)
+    finally:
+        output.flush_repeats()
 
 
-async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> int:
+async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOutput) -> int:
     seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)))
     reloading = [signal.SIGHUP] if config.tls is not None else []  # without TLS it ends the process, as always
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *reloading) as signals:
@@ -65,6 +68,7 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> int:
             broker = Broker(config, seams, faces)
             life = _Life(broker, nursery.cancel_scope)
             nursery.start_soon(life.heed, signals)
+            nursery.start_soon(output.run)
             addresses = await nursery.start(life.run)
             note = "" if config.tls is None else " (TLS and plain text)" if config.tls.plaintext else " (TLS)"
             admin = f" admin on {', '.join(broker.admin_addresses)}{note};" if broker.admin_addresses else ""
@@ -106,7 +110,7 @@ class _Life:
                     await self._broker.reload_certificates()
                 continue
             if self._leaving:
-                _log.warning("second signal %s: leaving at once", name)
+                _log.warning("second signal %s: leaving at once", name, extra=log_event("broker.killed"))
                 os._exit(128 + number)
             self._leaving = True
             if self.ready:

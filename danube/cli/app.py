@@ -21,6 +21,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "read": "danube.cli.read:read",
     "request": "danube.cli.request:request",
     "info": "danube.cli.info:info",
+    "log-level": "danube.cli.log_level:log_level",
     "doctor": "danube.cli.doctor:doctor",
     "plugins": "danube.cli.plugins:plugins",
     "version": "danube.cli.info:version",

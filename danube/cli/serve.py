@@ -111,6 +111,9 @@ def serve(
         bool | None, PlainOption("--auto-create/--no-auto-create", help="Create topics when a producer opens them.")
     ] = None,
     log_level: Annotated[str | None, PlainOption(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+    log_format: Annotated[
+        str | None, PlainOption(metavar="FORMAT", help="text, or json: one JSON object a line. [text]")
+    ] = None,
 ) -> int:
     """Run a broker in the foreground.
 
@@ -152,6 +155,7 @@ def serve(
             "tls": {name: value for name, value in tls.items() if value is not None} or None,
             "auto_create_topics": auto_create,
             "log_level": log_level,
+            "log_format": log_format,
             "limits": limits,
         },
     )

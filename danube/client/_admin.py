@@ -31,6 +31,7 @@ from danube.model.cluster_api import (
 from danube.model.errors import SubscriptionNotFoundError
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import TopicId
+from danube.model.log_api import ChangeLogLevel, LogLevel, LogMethod
 from danube.model.names import validate_name, validate_namespace, validate_topic
 from danube.model.policies import Durability, Retention
 from danube.model.policy_api import ChangePolicies, ChangeSubscriptionPolicy, PolicyMethod, PolicyReport, ShowPolicies
@@ -62,6 +63,22 @@ class Admin:
     async def info(self) -> api.BrokerInfo:
         """Return the status of the broker."""
         return await self._read(api.Method.INFO, api.Empty(), api.BrokerInfo)
+
+    async def change_log_level(self, level: str, *, logger: str = "danube", for_s: float = 600.0) -> LogLevel:
+        """Change the level of the log of the broker that this client is connected to, and return it.
+
+        The former level returns by itself. Of a cluster, connect to the broker by its own address.
+
+        Args:
+            level: ``"debug"``, ``"info"``, ``"warning"`` or ``"error"``; empty: the former level returns at once.
+            logger: of this logger and those below it, for instance ``"danube.metadata"``.
+            for_s: for how long, in seconds; at most the broker's ``limits.log_level_max_s``.
+
+        Raises:
+            InvalidArgumentError: the level or the logger does not exist, or the time is not positive.
+            LimitExceededError: the time is longer than ``log_level_max_s``, or ``max_log_levels`` loggers are changed.
+        """
+        return await self._change(LogMethod.CHANGE_LEVEL, ChangeLogLevel(level, logger, for_s), LogLevel)
 
     async def lookup_topic(self, topic: str) -> api.TopicPartitions:
         """Return the topics that hold the messages of a topic: the topic itself, or its partitions.

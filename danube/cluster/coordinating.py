@@ -52,6 +52,7 @@ from danube.metadata import Condition, Delete, KeyValue, MetadataStore, Put, Row
 from danube.metadata.table import decode_record
 from danube.model.errors import DanubeError, MetadataConflictError, NotFoundError, UnavailableError
 from danube.model.ids import BrokerId, TopicId
+from danube.model.log_events import log_event
 from danube.model.names import split_partition
 from danube.model.records import TopicRecord, decode_topic
 from danube.peers import Peers
@@ -181,7 +182,7 @@ class Coordinating:
                 except DanubeError as error:
                     if not may_pass(error):
                         raise
-                    _log.warning("coordination waits: %s", error)
+                    _log.warning("coordination waits: %s", error, extra=log_event("cluster.coordination_waits"))
                 with trio.move_on_after(max(LOOK_S, self._rest_s)):
                     await self._changed.wait()
                     await trio.sleep(max(_SETTLE_S, self._rest_s))
@@ -220,7 +221,11 @@ class Coordinating:
         for action in actions:
             if isinstance(action, GiveUpCreation):
                 key = CREATING + action.topic
-                _log.warning("the creation of topic %s is given up: its broker has died meanwhile", action.topic)
+                _log.warning(
+                    "the creation of topic %s is given up: its broker has died meanwhile",
+                    action.topic,
+                    extra=log_event("topic.creation_left", topic=action.topic),
+                )
                 await self._change([Condition(key, action.revision)], [Delete(key)])
         orphans = [action for action in actions if isinstance(action, DeleteAssignment)]
         if orphans:

@@ -17,6 +17,7 @@ import trio
 from danube.cluster.forming import Founding, Join, Standing, Wait, decide
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import ConfigurationError, DanubeError
+from danube.model.log_events import log_event
 
 __all__ = ["CHANNEL", "Calls", "Gathering"]
 
@@ -87,7 +88,11 @@ class Gathering:
                 return decision
             if trio.current_time() - reported_at >= REPORT_S:
                 reported_at = trio.current_time()
-                _log.warning("waiting for the brokers of --peers that have not answered: %s", self._missing(decision))
+                _log.warning(
+                    "waiting for the brokers of --peers that have not answered: %s",
+                    self._missing(decision),
+                    extra=log_event("cluster.brokers_missing"),
+                )
             await trio.sleep(ASK_S)
 
     def become(self, founding: Founding | None, incarnation: int) -> None:

@@ -62,6 +62,7 @@ from danube.model.errors import (
     JournalFullError,
     UnavailableError,
 )
+from danube.model.log_events import log_event
 from danube.model.space import is_out_of_space, out_of_space
 from danube.peers import Peer, Peers
 from danube.raft import Conf, NodeId
@@ -243,7 +244,12 @@ class MetadataGroup:
                 except DanubeError as error:
                     if trio.current_time() - reported_at >= REPORT_S:
                         reported_at = trio.current_time()
-                        _log.warning("waiting for a place in the cluster, asked at %s: %s", address, error)
+                        _log.warning(
+                            "waiting for a place in the cluster, asked at %s: %s",
+                            address,
+                            error,
+                            extra=log_event("cluster.place_delayed"),
+                        )
                     continue
                 memory = msgspec.structs.replace(
                     memory, incarnation=answer.incarnation, conf=answer.conf, addresses=answer.addresses
@@ -353,6 +359,7 @@ class MetadataGroup:
                 ask.member,
                 ask.address,
                 f" in place of {', '.join(map(str, former))}" if former else "",
+                extra=log_event("metadata.member_joins", member=ask.member),
             )
             self._wake()
         return self._members(node)
@@ -486,7 +493,12 @@ class MetadataGroup:
             change = next_change(node.raft.conf, node.member, self._seen(node))
             if change is None:
                 continue
-            _log.warning("the voters of the metadata become %s: %s", _shown(change.voters), change.reason)
+            _log.warning(
+                "the voters of the metadata become %s: %s",
+                _shown(change.voters),
+                change.reason,
+                extra=log_event("metadata.voters_change"),
+            )
             try:
                 await node.change_members(change.voters, change.learners)
             except DanubeError as error:

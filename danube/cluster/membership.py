@@ -59,6 +59,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.ids import NO_OWNER_EPOCH, BrokerId, OwnerEpoch, TopicId
+from danube.model.log_events import log_event
 
 __all__ = ["FEATURE_LEVEL", "Membership"]
 
@@ -209,7 +210,11 @@ class Membership:
             except MetadataConflictError:
                 self.cluster, revision = await self._found()
             except UnavailableError as error:
-                _log.warning("the broker cannot be entered in the metadata yet: %s", error)
+                _log.warning(
+                    "the broker cannot be entered in the metadata yet: %s",
+                    error,
+                    extra=log_event("cluster.entry_delayed"),
+                )
                 await trio.sleep(_RETRY_S)
         self.me = parse_broker(own[0])
         self.owners = Owners(self.me, self.assignments.values, self.brokers.values, self.sessions.values)
@@ -447,7 +452,7 @@ class Membership:
                 is_usual = isinstance(error, MetadataConflictError | NotFoundError | UnavailableError)
                 if not is_usual and (self._session_clock is None or not may_pass(error)):
                     raise
-                _log.warning("no session in the cluster yet: %s", error)
+                _log.warning("no session in the cluster yet: %s", error, extra=log_event("cluster.session_delayed"))
                 await trio.sleep(_RETRY_S)
         self._tell()
 
@@ -493,6 +498,7 @@ class Membership:
                     " this broker for dead, because its port refused their connections. It opens another session",
                     broker_name(self.me),
                     self._ttl_s,
+                    extra=log_event("cluster.session_lost", broker=broker_name(self.me)),
                 )
                 self._end_session()
                 return

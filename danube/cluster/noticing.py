@@ -30,6 +30,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.ids import BrokerId
+from danube.model.log_events import log_event
 from danube.peers import Lost, Peer, Peers
 
 __all__ = ["CHANNEL", "Noticing"]
@@ -130,7 +131,12 @@ class Noticing:
             try:
                 self._peers.link(record.address)
             except (LimitExceededError, ConfigurationError) as error:
-                _log.warning("if broker %s is killed this broker does not notice it at once: %s", name, error)
+                _log.warning(
+                    "if broker %s is killed this broker does not notice it at once: %s",
+                    name,
+                    error,
+                    extra=log_event("cluster.kill_unnoticed", broker=name),
+                )
 
     def _drop_links(self) -> None:
         """Close the links to brokers that were removed from the cluster. Those of others that are away are kept."""
@@ -175,6 +181,7 @@ class Noticing:
             _log.warning(
                 "broker %s refuses connections of this one, and others reach it: check the network between the two",
                 suspect.name,
+                extra=log_event("cluster.unreachable", broker=suspect.name),
             )
             self._suspects.acquit(suspect.name)
         elif found is Verdict.DEAD:
@@ -192,7 +199,9 @@ class Noticing:
             with suppress(NotFoundError):
                 await self._store.revoke(item.lease)
             _log.warning(
-                "the session of broker %s was ended: its links broke, and its port refuses connections", suspect.name
+                "the session of broker %s was ended: its links broke, and its port refuses connections",
+                suspect.name,
+                extra=log_event("cluster.session_ended", broker=suspect.name),
             )
         self._suspects.acquit(suspect.name)
 

@@ -40,6 +40,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.keys import check_key_filters
+from danube.model.log_events import log_event
 from danube.wire import Context, Method, ServerStream, Service, UnaryCall
 
 if TYPE_CHECKING:
@@ -108,7 +109,11 @@ class Consumers:
         try:
             await self.ids.sweep()
         except DanubeError as error:
-            _log.warning("removing the ids of deleted subscriptions failed and is retried: %s", error)
+            _log.warning(
+                "removing the ids of deleted subscriptions failed and is retried: %s",
+                error,
+                extra=log_event("compat.ids_left"),
+            )
 
     def is_known(self, consumer_id: int) -> bool:
         """Whether an id is known, its consumer is active (:attr:`KnownConsumer.active`), and the caller may use it."""

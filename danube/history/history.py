@@ -29,6 +29,7 @@ from danube.log import Journal
 from danube.model.errors import DanubeError, NotOwnerError, OwnerFencedError
 from danube.model.ids import Offset, OwnerEpoch, TopicId
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 from danube.model.policies import Retention
 from danube.storage import Storage
 
@@ -325,7 +326,11 @@ class History:
                 raise
             except (DanubeError, OSError) as error:
                 if not failing:
-                    _log.error("merging or garbage collection failed and will be retried: %s", error)
+                    _log.error(
+                        "merging or garbage collection failed and will be retried: %s",
+                        error,
+                        extra=log_event("history.upkeep_failing"),
+                    )
                 failing = True
 
     def _pause_s(self, begun_us: int) -> float:
@@ -376,7 +381,9 @@ class History:
                 nursery.start_soon(keep_storage, name)
         errors.sort(key=lambda error: not isinstance(error, OwnerFencedError))
         for error in errors[1:]:  # only one can be raised
-            _log.error("merging or garbage collection also failed with: %s", error)
+            _log.error(
+                "merging or garbage collection also failed with: %s", error, extra=log_event("history.upkeep_failing")
+            )
         for error in errors:
             raise error
 
@@ -407,6 +414,12 @@ class History:
                     name,
                     report.deleted,
                     report.abandoned_uploads,
+                    extra=log_event("storage.cleaned", storage=name),
                 )
             for missing in report.missing:
-                _log.error("storage %r: history is missing: %s", name, missing)
+                _log.error(
+                    "storage %r: history is missing: %s",
+                    name,
+                    missing,
+                    extra=log_event("storage.history_missing", storage=name),
+                )

@@ -35,6 +35,7 @@ from danube.history.reader import SegmentReader
 from danube.history.segment import extend_crc
 from danube.model.errors import DataLossError, StorageNotFoundError
 from danube.model.limits import MIB, Limits
+from danube.model.log_events import log_event
 from danube.storage import Storage
 
 __all__ = ["Janitor", "StorageReport"]
@@ -132,7 +133,10 @@ class Janitor:
     def _is_referenced(self, ref: ObjectRef) -> bool:
         if any(record.ref == ref for record in self._catalogue.all_parts()):
             _log.error(
-                "object %s of storage %r has no references, but parts are in it; not deleted", ref.key, ref.storage
+                "object %s of storage %r has no references, but parts are in it; not deleted",
+                ref.key,
+                ref.storage,
+                extra=log_event("storage.unreferenced_parts", storage=ref.storage, object=ref.key),
             )
             return True
         return False

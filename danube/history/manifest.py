@@ -58,6 +58,7 @@ from danube.model.errors import (
     StorageNotFoundError,
 )
 from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
+from danube.model.log_events import log_event
 from danube.storage import Storage
 
 __all__ = ["Everything", "ManifestLog", "load_manifest", "read_bucket"]
@@ -307,7 +308,11 @@ class ManifestLog:
         try:
             manifests = await _newest(self._storage, epochs[max(epochs)])
         except DataLossError as error:
-            _log.error("%s; the manifests are replaced by a snapshot of this broker's catalogue", error)
+            _log.error(
+                "%s; the manifests are replaced by a snapshot of this broker's catalogue",
+                error,
+                extra=log_event("storage.manifests_replaced"),
+            )
             return ""
         return manifests[0][0] if manifests is not None else ""
 

@@ -30,6 +30,7 @@ from danube.history.segment import SegmentBuilder, SegmentKind
 from danube.model.errors import DataLossError, StorageNotFoundError, StorageRangeError
 from danube.model.ids import OwnerEpoch, ProducerId, TopicId
 from danube.model.limits import MIB, Limits
+from danube.model.log_events import log_event
 from danube.storage import Storage
 
 __all__ = ["Merger"]
@@ -131,7 +132,11 @@ class Merger:
             except (DataLossError, StorageNotFoundError, StorageRangeError) as error:
                 # A missing or truncated object counts as damage, too: waiting would not restore it. The other runs
                 # continue: otherwise the next round would combine the same runs again.
-                _log.error("damaged history was not merged, and its objects are unchanged: %s", error)
+                _log.error(
+                    "damaged history was not merged, and its objects are unchanged: %s",
+                    error,
+                    extra=log_event("storage.history_damaged"),
+                )
                 builder.abandon()
         if not copied:
             return

@@ -41,6 +41,7 @@ from danube.model.batch import STAMP_SIZE
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageError
 from danube.model.ids import ProducerId, TopicId
 from danube.model.limits import KIB, MIB, Limits
+from danube.model.log_events import log_event
 from danube.storage import Storage
 
 __all__ = ["Sealable", "Sealer", "SealingStatus"]
@@ -269,11 +270,16 @@ class Sealer:
                 " journal has reached limits.journal_max_bytes",
                 pause_s,
                 error,
+                extra=log_event("sealing.failing"),
             )
 
     def _recovered(self) -> None:
         if self._failing_since is not None:
-            _log.warning("sealing works again after %.1f s", trio.current_time() - self._failing_since)
+            _log.warning(
+                "sealing works again after %.1f s",
+                trio.current_time() - self._failing_since,
+                extra=log_event("sealing.working"),
+            )
             self._failing_since = None
             self._last_error = ""
 
@@ -413,7 +419,12 @@ class Sealer:
             try:
                 batches = await log.read(offset, min(_READ_BYTES, size_bytes))
             except DataLossError as error:
-                _log.error("topic %r cannot be sealed: %s", topic.name, error)
+                _log.error(
+                    "topic %r cannot be sealed: %s",
+                    topic.name,
+                    error,
+                    extra=log_event("sealing.topic_failed", topic=topic.name),
+                )
                 topic.stop(error)
                 return
             if not batches:

@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 from danube.log._files import JournalFile
 from danube.log.recovered import Corruption, Recovered, RecoveredTopic
 from danube.model.ids import FIRST_OFFSET, Offset, TopicId
+from danube.model.log_events import log_event
 
 __all__ = ["Damages"]
 
@@ -60,7 +61,7 @@ class Damages:
         self._found.append(corruption)
         if corruption.end:
             self._recovered.corruptions.append(corruption)
-        _log.critical("%s", corruption.error())
+        _log.critical("%s", corruption.error(), extra=log_event("journal.damaged"))
         place = _place(corruption)
         if file is None:
             self._open.add(place)
@@ -82,7 +83,7 @@ class Damages:
         news = any(lost not in self._known.get(topic_id, ()) for topic_id, lost in corruption.topics.items())
         if news or place not in map(_place, self._recovered.corruptions):
             self._recovered.corruptions.append(corruption)
-            _log.critical("%s", corruption.error())
+            _log.critical("%s", corruption.error(), extra=log_event("journal.damaged"))
         if place not in self._open:
             self._settled.add(place)
         file.explains.add(corruption.file)

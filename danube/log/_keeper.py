@@ -19,6 +19,7 @@ from danube.log._stock import Create, FileStock, Orders, Promote, Signal
 from danube.log.disk import Disk
 from danube.log.recovery import Recovery
 from danube.model.ids import TopicId
+from danube.model.log_events import log_event
 
 __all__ = ["FileKeeper", "Owner"]
 
@@ -89,8 +90,8 @@ class FileKeeper:
             self.announce()
         if Signal.ADMIT in signal:
             self._admission.wake()
-        for level, text in orders.remarks:
-            (_log.error if level == "error" else _log.warning)("%s", text)
+        for level, name, text in orders.remarks:
+            (_log.error if level == "error" else _log.warning)("%s", text, extra=log_event(name))
 
     def want_file(self) -> None:
         """Try (again) to have a file ready."""

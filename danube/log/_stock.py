@@ -81,6 +81,8 @@ class Remark(NamedTuple):
     """A line for the log."""
 
     level: Literal["error", "warning"]
+    event: str
+    """Its name, see :mod:`danube.model.log_events`."""
     text: str
 
 
@@ -220,7 +222,7 @@ class FileStock:
         full = not files and not self._spares
         if full and not self.disk_full:
             text = "the disk has no space for another journal file: publishing waits, acknowledgements go on"
-            remarks = (Remark("error", text),)
+            remarks = (Remark("error", "journal.disk_full", text),)
         if self.disk_full and not full:
             signal |= Signal.NEWS  # the last prepared file need not be kept any more
         self.disk_full = full
@@ -237,7 +239,7 @@ class FileStock:
             f"the journal uses {used} of {limit} bytes (limits.journal_max_bytes); at the limit publishing waits. "
             "Look for subscriptions that do not acknowledge, or raise the limit"
         )
-        return (Remark("warning", text),)
+        return (Remark("warning", "journal.nearly_full", text),)
 
     # --- The next file ---
 
@@ -290,7 +292,7 @@ class FileStock:
                 " for subscriptions that do not acknowledge and storages that cannot be reached, or raise the limits"
             )
         text = f"the journal waits for a file, and nothing is committed, not even acknowledgements: {why}"
-        return Orders(signal, (Remark("error", text),))
+        return Orders(signal, (Remark("error", "journal.waits", text),))
 
     def roll(self) -> Orders:
         """Continue in the next prepared file; there must be one (:meth:`can_roll`)."""
@@ -303,7 +305,7 @@ class FileStock:
         remarks = self._filling()
         if self._waiting:
             self._waiting = False
-            remarks += (Remark("warning", "the journal continues in another file"),)
+            remarks += (Remark("warning", "journal.continues", "the journal continues in another file"),)
         return Orders(signal, remarks)
 
     # --- Preparing files ---
@@ -347,7 +349,7 @@ class FileStock:
                 f"no file descriptor is left for the next file of the journal ({error.strerror}); raise the limit of"
                 f" the process (ulimit -n). Retrying in {_RETRY_S:g} s"
             )
-            return Orders(Signal.NONE, (Remark("error", text),))
+            return Orders(Signal.NONE, (Remark("error", "descriptors.none_left", text),))
         if not is_out_of_space(error):
             raise error
         return self._note_free(0)

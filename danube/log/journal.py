@@ -46,6 +46,7 @@ from danube.log.usage import JournalUsage, usage_of
 from danube.model.errors import DanubeError, InternalError, UnavailableError
 from danube.model.ids import Offset, TopicId
 from danube.model.limits import MIB, Limits
+from danube.model.log_events import log_event
 
 __all__ = ["Journal"]
 
@@ -380,7 +381,7 @@ class Journal:
         known = self._commits.failure
         failure = self._commits.fail(error, where)
         if known is None:
-            _log.critical("%s", failure)
+            _log.critical("%s", failure, extra=log_event("journal.fenced"))
             self._admission.close(failure)
         return failure
 

@@ -16,6 +16,7 @@ import trio
 
 from danube.log.disk import Disk
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
+from danube.model.log_events import log_event
 
 __all__ = ["PatientDisk", "with_descriptors"]
 
@@ -49,7 +50,12 @@ async def with_descriptors(what: str, work: Callable[[], Awaitable[_T]], wait_s:
             now = trio.current_time()
             if now >= deadline:
                 raise ours from error
-            _log.error("the start waits for a file descriptor, and is refused in %.0f s: %s", deadline - now, ours)
+            _log.error(
+                "the start waits for a file descriptor, and is refused in %.0f s: %s",
+                deadline - now,
+                ours,
+                extra=log_event("descriptors.start_waits"),
+            )
         await trio.sleep(min(_RETRY_S, deadline - now))
 
 

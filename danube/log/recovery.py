@@ -55,6 +55,7 @@ from danube.log.snapshots import Assembler
 from danube.model.batch import MIN_PART_SIZE, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
 from danube.model.ids import NO_TOPIC, Offset, TopicId
+from danube.model.log_events import log_event
 from danube.model.policies import Durability
 from danube.model.space import is_out_of_space
 
@@ -273,6 +274,7 @@ class Recovery:
                         item.source.name,
                         item.hole.start,
                         size,
+                        extra=log_event("journal.torn"),
                     )
                 return chain[:index]
         return chain

@@ -58,6 +58,7 @@ from danube.model.errors import (
     UnavailableError,
     WatchCompactedError,
 )
+from danube.model.log_events import log_event
 
 __all__ = ["Change", "Table", "TableWriter", "decode_record"]
 
@@ -212,7 +213,12 @@ class Table(Generic[T]):
         name = key[len(self._prefix) :]
         if self._is_name(name):
             return name
-        _log.warning("the metadata key %r is ignored: it is not the name of a row of %s", key, self._prefix)
+        _log.warning(
+            "the metadata key %r is ignored: it is not the name of a row of %s",
+            key,
+            self._prefix,
+            extra=log_event("metadata.key_ignored"),
+        )
         return None
 
     def _report(self, change: RowChange[T] | None) -> None:
@@ -308,7 +314,12 @@ class Table(Generic[T]):
             except DanubeError as error:
                 if not started or not may_pass(error):
                     raise
-                _log.warning("the changes of %s are not followed at the moment: %s", self._prefix, error)
+                _log.warning(
+                    "the changes of %s are not followed at the moment: %s",
+                    self._prefix,
+                    error,
+                    extra=log_event("metadata.not_followed", table=self._prefix),
+                )
                 await trio.sleep(FOLLOW_RETRY_S)
 
     def _note_moved(self) -> None:

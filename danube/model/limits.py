@@ -319,6 +319,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peer_refusal_log_s: float = 10.0
     """Shortest time between two lines in the log about refused links of one host."""
 
+    # The log
+    max_log_levels: int = 32
+    """Loggers whose level is changed for a time, at a time; further changes are refused."""
+    log_level_max_s: float = 24 * 3600.0
+    """Longest time for which the level of a logger is changed by a call."""
+
 
 def check_limits(limits: Limits) -> None:
     """Raise ConfigurationError if the value of a limit is out of range.

@@ -26,6 +26,7 @@ from danube.model.errors import (
     UnimplementedError,
     to_wire,
 )
+from danube.model.log_events import log_event
 from danube.peers._contract import CallHandler, MessageHandler, MessageSink, Peer
 from danube.peers._shared import Shared
 from danube.peers.frames import (
@@ -362,9 +363,22 @@ class _Inlet:
     def _report(self, error: Exception) -> None:
         """Log why a message was not handled: a bug in one handler costs its message."""
         if isinstance(error, DanubeError):
-            _log.warning("a message of %s on the channel %r failed: %s", self._link.peer.name, self._name, error)
+            _log.warning(
+                "a message of %s on the channel %r failed: %s",
+                self._link.peer.name,
+                self._name,
+                error,
+                extra=log_event(
+                    "peers.message_failed", repeating=True, broker=self._link.peer.name, channel=self._name
+                ),
+            )
         else:
-            _log.error("the handler of the channel %r failed", self._name, exc_info=error)
+            _log.error(
+                "the handler of the channel %r failed",
+                self._name,
+                exc_info=error,
+                extra=log_event("peers.handler_failed", repeating=True, channel=self._name),
+            )
 
     async def _handle(self, payload: bytes) -> None:
         sink = self._handlers.sinks.get(self._name)
@@ -415,7 +429,11 @@ class _Inlet:
         except DanubeError as error:
             return _failure(frame, error)
         except Exception as error:  # noqa: BLE001 - a bug in one handler costs its call
-            _log.exception("the handler of the channel %r failed", self._name)
+            _log.exception(
+                "the handler of the channel %r failed",
+                self._name,
+                extra=log_event("peers.handler_failed", repeating=True, channel=self._name),
+            )
             return _failure(frame, InternalError(to_wire(error).message))
 
 

@@ -21,6 +21,7 @@ from danube.model.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from danube.model.log_events import log_event
 from danube.peers._attempts import Attempts
 from danube.peers._contract import Lost, Peer
 from danube.peers._outlet import Outlet
@@ -183,7 +184,12 @@ class OutgoingLink:
             self._note_refused_port(error)
         if not self._said_failure:
             self._said_failure, self._said_linked = True, False
-            _log.warning("no link to %s, retrying: %s", self.to, connection_problem(failure, self.to))
+            _log.warning(
+                "no link to %s, retrying: %s",
+                self.to,
+                connection_problem(failure, self.to),
+                extra=log_event("peers.no_link", address=self.to),
+            )
         self._failure = failure
         self._notify()
         return began + (attempts.next_pause_s(trio.current_time()) if pause_s is None else pause_s)
@@ -193,7 +199,11 @@ class OutgoingLink:
         if not isinstance(error.__cause__, ConnectionRefusedError):
             attempts.failed()
         elif attempts.refused(trio.current_time()) and peer is not None:
-            _log.warning("%s may be dead: its link broke, and its port refuses connections", peer.name)
+            _log.warning(
+                "%s may be dead: its link broke, and its port refuses connections",
+                peer.name,
+                extra=log_event("peers.link_broken", broker=peer.name),
+            )
             self._lost(Lost(self.to, peer))
 
     async def _connect(self) -> Any:
@@ -299,4 +309,10 @@ class OutgoingLink:
         ended_with_link = isinstance(error, ConnectionLostError | CallRefusedError)
         if up is self._up and not up.channel.closed and name not in up.complained and not ended_with_link:
             up.complained.add(name)
-            _log.warning("%s ended the channel %r: %s", up.peer.name, name, error)
+            _log.warning(
+                "%s ended the channel %r: %s",
+                up.peer.name,
+                name,
+                error,
+                extra=log_event("peers.channel_ended", repeating=True, broker=up.peer.name, channel=name),
+            )

@@ -11,6 +11,7 @@ import trio
 
 from danube.model.errors import ConnectionLostError
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 from danube.model.tls import PeerCertificate
 from danube.peers._contract import Peer
 from danube.peers._refusals import Refusals
@@ -97,9 +98,16 @@ class Shared:
         """
         count = self._refusals.note(f"{what} {host}", trio.current_time())
         if count > 1:
-            _log.warning("refused %s %s: %s (%d since the last such line)", what, where, error, count)
+            _log.warning(
+                "refused %s %s: %s (%d since the last such line)",
+                what,
+                where,
+                error,
+                count,
+                extra=log_event("peers.link_refused"),
+            )
         elif count:
-            _log.warning("refused %s %s: %s", what, where, error)
+            _log.warning("refused %s %s: %s", what, where, error, extra=log_event("peers.link_refused"))
 
 
 def _no_tls() -> ssl.SSLContext | None:

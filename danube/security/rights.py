@@ -26,6 +26,7 @@ from danube.model import api
 from danube.model.cluster_api import ClusterMethod
 from danube.model.errors import ConfigurationError
 from danube.model.history_api import HistoryMethod
+from danube.model.log_api import LogMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
 from danube.model.quotas import QuotaMethod
@@ -215,6 +216,7 @@ def _at(ports: Port, service: str, *rules: Rule) -> list[Rule]:
 _M = api.Method
 _NATIVE: Final = (
     _principal(_M.INFO, "info"),
+    _changes(LogMethod.CHANGE_LEVEL, "log_levels.change", _on_cluster(_P.MANAGE_BROKER)),
     # The two doors of messages.
     _changes(_M.PUBLISH, "publish", _on_topic(_P.PRODUCE), _creates("topic")),
     _changes(

@@ -37,6 +37,7 @@ import trio
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError, DanubeError, StorageError, StorageRangeError
 from danube.model.limits import GIB, MIB, Limits
+from danube.model.log_events import log_event
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
 from danube.storage._directory import storage_directory
 from danube.storage._keys import is_key
@@ -331,7 +332,12 @@ class DiskBackend(StorageBackend):
                         more = await self._in_thread(_shrink, f"{self._root}/{_DELETED}/{name}")
                         await trio.sleep(_SHRINK_PAUSE_S)
             except OSError as error:
-                _log.warning("%s: cannot free the space of deleted objects: %s", self._url, error)
+                _log.warning(
+                    "%s: cannot free the space of deleted objects: %s",
+                    self._url,
+                    error,
+                    extra=log_event("storage.space_not_freed", repeating=True, storage=self._url),
+                )
             await self._deleted.wait()
 
     async def _in_thread(self, work: Callable[[str], _Result], path: str) -> _Result:

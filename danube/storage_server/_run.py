@@ -18,6 +18,7 @@ import trio
 from danube.model.addresses import refuse_exposed
 from danube.model.errors import ConfigurationError, ExposedAddressError
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 from danube.model.tls import TlsConfig
 from danube.model.version import __version__
 from danube.storage import StorageBackend, open_backend
@@ -100,7 +101,10 @@ def _check_exposure(listeners: Sequence[trio.abc.Listener[Any]], config: Storage
         if not config.insecure:
             raise
         _log.warning(
-            "other machines can reach this storage server at %s, and %s (insecure)", ", ".join(map(_shown, bound)), risk
+            "other machines can reach this storage server at %s, and %s (insecure)",
+            ", ".join(map(_shown, bound)),
+            risk,
+            extra=log_event("storage_server.exposed"),
         )
 
 
@@ -158,7 +162,11 @@ async def _heed(signals: Any, server: Server, tls: ServerTls | None, everything:
                     await tls.reload_in_thread(force=True)
                 continue
             if server.draining.is_set():
-                _log.warning("second signal %s: exiting at once", signal.Signals(number).name)
+                _log.warning(
+                    "second signal %s: exiting at once",
+                    signal.Signals(number).name,
+                    extra=log_event("storage_server.killed"),
+                )
                 os._exit(128 + number)
             _log.info("%s: draining", signal.Signals(number).name)
             nursery.start_soon(_drain, server, everything)

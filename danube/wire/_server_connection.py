@@ -32,6 +32,7 @@ from danube.model.errors import (
     UnimplementedError,
     to_wire,
 )
+from danube.model.log_events import log_event
 from danube.wire._context import Context
 from danube.wire._events import (
     EndOfStream,
@@ -421,7 +422,13 @@ class ServerConnection:
 
     def broken(self, what: str) -> None:
         """Log the exception being handled, and close this connection only."""
-        log.exception("connection %d of %s: %s", self.connection_id, self.peer, what)
+        log.exception(
+            "connection %d of %s: %s",
+            self.connection_id,
+            self.peer,
+            what,
+            extra=log_event("connection.failed", repeating=True, connection=self.connection_id, peer=self.peer),
+        )
         self._cut(what)
 
     def drain(self) -> None:
@@ -550,7 +557,11 @@ class ServerConnection:
                 # Even a bug in a handler fails only its own call, not the connection or the broker.
                 error = _own_error(exc)
                 if error is None:
-                    log.exception("the handler of %s failed", method.path)
+                    log.exception(
+                        "the handler of %s failed",
+                        method.path,
+                        extra=log_event("call.failed", repeating=True, method=method.path),
+                    )
                     error = InternalError(to_wire(exc).message)
             if scope.cancelled_caught and error is None:
                 error = DeadlineExceededError(

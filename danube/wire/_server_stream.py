@@ -11,6 +11,7 @@ import trio
 
 from danube.loop import Waker
 from danube.model.errors import CallCancelledError, DanubeError, InternalError, to_wire
+from danube.model.log_events import log_event
 from danube.wire._context import Context
 from danube.wire._message import Message
 
@@ -193,7 +194,7 @@ class CallStream:
                 self.abandon(error)
                 return
             except Exception as error:  # noqa: BLE001 - a bug in one sink costs its own call
-                _log.exception("the sink of %r failed", self)
+                _log.exception("the sink of %r failed", self, extra=log_event("call.failed", repeating=True))
                 self.abandon(InternalError(to_wire(error).message))
                 return
         self._inbox.append(message)

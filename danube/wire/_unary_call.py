@@ -22,6 +22,7 @@ from danube.model.errors import (
     PeerBlockedError,
     to_wire,
 )
+from danube.model.log_events import log_event
 from danube.wire._context import Context
 
 if TYPE_CHECKING:
@@ -154,7 +155,12 @@ class UnaryCall:
         if self.answered:
             return
         if not isinstance(error, DanubeError):
-            _log.error("the call %r failed", self, exc_info=error)
+            _log.error(
+                "the call %r failed",
+                self,
+                exc_info=error,
+                extra=log_event("call.failed", repeating=True, method=self._request.path),
+            )
             error = InternalError(to_wire(error).message)
         if not self.gone:
             self._send_error(error)

@@ -15,6 +15,7 @@ import trio
 from danube.loop import Poller
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 from danube.wire._server_connection import ServerConnection
 from danube.wire._transport import transport_of
 from danube.wire.codec import DEFAULT_CODECS, Codec
@@ -191,7 +192,11 @@ class Server:
                 admitted = await door.admit(transport, peer)
             except Exception:
                 # As below: it must end one connection only.
-                log.exception("a connection of %s failed before it was admitted", peer)
+                log.exception(
+                    "a connection of %s failed before it was admitted",
+                    peer,
+                    extra=log_event("connection.failed", repeating=True, peer=peer),
+                )
                 return
             if admitted is None:
                 return
@@ -212,7 +217,14 @@ class Server:
             await connection.run()
         except Exception:
             # A bug here must end one connection only; serve_listeners would propagate the exception.
-            log.exception("connection %d of %s failed", connection.connection_id, connection.peer)
+            log.exception(
+                "connection %d of %s failed",
+                connection.connection_id,
+                connection.peer,
+                extra=log_event(
+                    "connection.failed", repeating=True, connection=connection.connection_id, peer=connection.peer
+                ),
+            )
         finally:
             self._connections.pop(connection, None)
             self._unproven.pop(connection.connection_id, None)
@@ -259,6 +271,7 @@ class Server:
                     " queued data get no more",
                     waiting,
                     most,
+                    extra=log_event("connections.unread_bytes"),
                 )
         elif waiting > 2 * most:
             # Many peers may each have little data queued, so disconnect those with the most.
@@ -298,6 +311,7 @@ class Server:
                 self._refused,
                 len(self._connections),
                 self.limits.max_connections,
+                extra=log_event("connections.refused"),
             )
 
     async def drain(self, grace_s: float, settle_s: float = 0.0) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from danube.model.errors import ConfigurationError, UnauthenticatedError
+from danube.model.log_events import log_event
 from danube.model.tls import PeerCertificate, TlsConfig, check_tls
 
 __all__ = ["LOOK_INTERVAL_S", "ClientFiles", "ServerTls", "client_context", "peer_certificate", "tls_problem"]
@@ -128,7 +129,7 @@ class ServerTls:
             self._loaded = _load(self.config)
         except ConfigurationError as error:
             if is_news or error.message != self._failure:
-                _log.error("the certificate in use stays: %s", error.message)
+                _log.error("the certificate in use stays: %s", error.message, extra=log_event("certificate.kept"))
             self._failure = error.message
             return False
         self._failure = ""
@@ -149,7 +150,12 @@ class ServerTls:
 
     def _warn(self, now_s: float) -> None:
         if self.expires_at_s - now_s < WARN_BEFORE_S:
-            _log.warning("the certificate in %s ends soon: %s", self.config.cert, _date(self))
+            _log.warning(
+                "the certificate in %s ends soon: %s",
+                self.config.cert,
+                _date(self),
+                extra=log_event("certificate.ends_soon", file=self.config.cert),
+            )
 
 
 class ClientFiles:
@@ -179,7 +185,7 @@ class ClientFiles:
                 self._failure = ""
             except ConfigurationError as error:
                 if is_news or error.message != self._failure:
-                    _log.error("the certificates in use stay: %s", error.message)
+                    _log.error("the certificates in use stay: %s", error.message, extra=log_event("certificate.kept"))
                 self._failure = error.message
         return self._context
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from danube.model import api, cluster_api, history_api, policy_api, query_api
 from danube.model.cluster_api import ClusterMethod
 from danube.model.history_api import HistoryMethod
+from danube.model.log_api import ChangeLogLevel, LogMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
 from danube.model.quotas import ChangeQuota, QuotaMethod, ShowQuota
@@ -31,6 +32,7 @@ def unary_calls(operations: Operations) -> Service:
 
     table: list[tuple[str, Operation, type]] = [
         (api.Method.INFO, info, api.Empty),
+        (LogMethod.CHANGE_LEVEL, operations.log_levels.change, ChangeLogLevel),
         (api.Method.LOOKUP_TOPIC, topics.lookup_topic, api.LookupTopic),
         (api.Method.CREATE_TOPIC, topics.create_topic, api.CreateTopic),
         (api.Method.DELETE_TOPIC, topics.delete_topic, api.DeleteTopic),

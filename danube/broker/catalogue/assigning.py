@@ -15,6 +15,7 @@ from danube.cluster.records import Assignment, CreatingRecord, Reason, broker_na
 from danube.metadata import Change
 from danube.model.errors import DanubeError
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
+from danube.model.log_events import log_event
 
 __all__ = ["TOPICS_PER_TRANSACTION", "Assigning", "groups"]
 
@@ -99,4 +100,8 @@ class Assigning:
                 try:
                     await changes.delete(creating, name)
                 except DanubeError as error:
-                    _log.warning("the announcement of a restore is removed later: %s", error)
+                    _log.warning(
+                        "the announcement of a restore is removed later: %s",
+                        error,
+                        extra=log_event("restore.note_left"),
+                    )

@@ -32,6 +32,7 @@ from danube.model.errors import (
     OwnerFencedError,
     UnavailableError,
 )
+from danube.model.log_events import log_event
 
 __all__ = ["MAY_BE_STALE", "SETTLE_S", "Changes", "Row", "Step", "noted"]
 
@@ -201,7 +202,11 @@ class Changes:
                 raise
             except DanubeError as error:
                 if not failing:
-                    _log.warning("a change of the metadata is in doubt until the store answers again: %s", error)
+                    _log.warning(
+                        "a change of the metadata is in doubt until the store answers again: %s",
+                        error,
+                        extra=log_event("metadata.change_in_doubt"),
+                    )
                 failing = True
 
 

@@ -47,6 +47,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
+from danube.model.log_events import log_event
 from danube.model.quotas import check_topics
 from danube.model.records import TopicRecord, decode_topic
 
@@ -400,7 +401,12 @@ class Entering:
                 except OwnerFencedError:
                     raise
                 except DanubeError as error:
-                    _log.warning("the interrupted creation of topic %r is given up later: %s", topic, error)
+                    _log.warning(
+                        "the interrupted creation of topic %r is given up later: %s",
+                        topic,
+                        error,
+                        extra=log_event("topic.creation_left", topic=topic),
+                    )
                     self._wake.set()
             if self._wake.is_set():
                 await trio.sleep(SETTLE_S)

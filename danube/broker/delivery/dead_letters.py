@@ -29,6 +29,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.ids import Offset
+from danube.model.log_events import log_event
 
 if TYPE_CHECKING:
     from danube.broker.delivery.source import Source
@@ -132,9 +133,26 @@ class DeadLetters:
     def _say(self, error: DanubeError | None) -> None:
         """Record and log why copying fails, or that it succeeds again."""
         if error is not None and self.problem is None:
-            _log.error("%s cannot send dead letters to %s; retrying: %s", self._subscription, self.target, error)
+            _log.error(
+                "%s cannot send dead letters to %s; retrying: %s",
+                self._subscription,
+                self.target,
+                error,
+                extra=log_event(
+                    "dead_letters.failing",
+                    topic=self._subscription.topic.name,
+                    subscription=self._subscription.name,
+                    target=self.target,
+                ),
+            )
         elif error is None and self.problem is not None:
-            _log.warning("%s sends dead letters again", self._subscription)
+            _log.warning(
+                "%s sends dead letters again",
+                self._subscription,
+                extra=log_event(
+                    "dead_letters.working", topic=self._subscription.topic.name, subscription=self._subscription.name
+                ),
+            )
         self.problem = error
 
     async def _copy_all(self) -> None:

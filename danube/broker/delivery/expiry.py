@@ -16,6 +16,7 @@ from typing import Protocol
 import trio
 
 from danube.model.errors import DanubeError, StorageError
+from danube.model.log_events import log_event
 
 __all__ = ["Expiring", "MessageExpiry", "round_s"]
 
@@ -106,5 +107,10 @@ class MessageExpiry:
 
     def _tell_once(self, topic: Expiring, error: Exception) -> None:
         if topic.name not in self._failing:
-            _log.error("messages of topic %r cannot be read, so they expire later; retrying: %s", topic.name, error)
+            _log.error(
+                "messages of topic %r cannot be read, so they expire later; retrying: %s",
+                topic.name,
+                error,
+                extra=log_event("expiry.delayed", topic=topic.name),
+            )
         self._failing.add(topic.name)

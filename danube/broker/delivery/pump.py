@@ -24,6 +24,7 @@ from danube.log import StoredBatch
 from danube.model import api
 from danube.model.errors import DanubeError, DataLossError, StorageError
 from danube.model.ids import Offset
+from danube.model.log_events import log_event
 
 __all__ = ["Pump"]
 
@@ -41,12 +42,15 @@ class Pump(ABC):
     """Moves the messages of one topic or partition to the consumers of one machine.
 
     Attributes:
+        name: of the subscription; empty for a reader.
         topic: the source of the messages.
         machine: decides which consumer gets which messages.
         consumers: the connected ones, by id.
         failure: set when stored data is damaged: delivery stops until :meth:`look_again` finds the data repaired.
         waits_for: why history cannot be read now.
     """
+
+    name: str = ""
 
     def __init__(self, topic: Source, machine: Machine) -> None:
         self.topic = topic
@@ -344,20 +348,39 @@ class Pump(ABC):
 
     def _storage_down(self, error: StorageError | None) -> None:
         if error is not None and self.waits_for is None:
-            _log.error("%s waits for history from the storage; retrying: %s", self, error)
+            _log.error(
+                "%s waits for history from the storage; retrying: %s",
+                self,
+                error,
+                extra=log_event("subscription.history_waits", topic=self.topic.name, subscription=self.name or None),
+            )
         elif error is None and self.waits_for is not None:
-            _log.warning("%s can read its history again", self)
+            _log.warning(
+                "%s can read its history again",
+                self,
+                extra=log_event("subscription.history_working", topic=self.topic.name, subscription=self.name or None),
+            )
         self.waits_for = error
 
     def _fail(self, error: DanubeError) -> None:
-        _log.error("%s stops: %s", self, error)
+        _log.error(
+            "%s stops: %s",
+            self,
+            error,
+            extra=log_event("subscription.stopped", topic=self.topic.name, subscription=self.name or None),
+        )
         self.failure = error
         self.end(error)
 
     def forget_failure(self) -> None:
         """Clear the failure and try again: its cause may be repaired, or the cursor may have been moved."""
         if self.failure is not None:
-            _log.warning("%s delivers again; it had stopped with: %s", self, self.failure)
+            _log.warning(
+                "%s delivers again; it had stopped with: %s",
+                self,
+                self.failure,
+                extra=log_event("subscription.working", topic=self.topic.name, subscription=self.name or None),
+            )
         self.failure, self._failed_at = None, -1
 
     async def look_again(self) -> None:

@@ -30,6 +30,7 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
 )
 from danube.model.ids import FIRST_OFFSET, Offset
+from danube.model.log_events import log_event
 
 if TYPE_CHECKING:
     from danube.broker.runtime.runtime import Runtime
@@ -440,7 +441,19 @@ class Subscription(Pump):
 
     def _give_up(self, consumer: ConnectedConsumer, delivery: Delivery, reason: str) -> None:
         """Fail a batch that cannot be opened, and so cannot be delivered in parts, until its policy removes it."""
-        _log.error("%s cannot deliver the batch at %d: %s", self, delivery.base_offset, reason)
+        _log.error(
+            "%s cannot deliver the batch at %d: %s",
+            self,
+            delivery.base_offset,
+            reason,
+            extra=log_event(
+                "subscription.batch_undeliverable",
+                repeating=True,
+                topic=self.topic.name,
+                subscription=self.name,
+                offset=delivery.base_offset,
+            ),
+        )
         self.machine.credit(consumer.consumer_id, delivery.messages, delivery.size_bytes)  # nothing was delivered
         self._fail_undelivered(consumer, delivery.ranges, reason)
 

@@ -50,6 +50,7 @@ from danube.model.errors import (
     MetadataConflictError,
     OwnerFencedError,
 )
+from danube.model.log_events import log_event
 
 __all__ = ["Bond", "read_record"]
 
@@ -157,7 +158,9 @@ class Bond:
                 " start again"
             )
         for loss in losses:
-            _log.critical("data directory %s: accepted as lost: %s", place, loss)
+            _log.critical(
+                "data directory %s: accepted as lost: %s", place, loss, extra=log_event("metadata.loss_accepted")
+            )
         reconciling = is_reconciled(standing, record, incarnation.incarnation_id)
         if reconciling:
             _log.critical(
@@ -167,6 +170,7 @@ class Bond:
                 incarnation.reason,
                 revision,
                 standing.metadata,
+                extra=log_event("metadata.new_incarnation"),
             )
         if record is None or losses or reconciling:
             # File and sequence are noted once the journal has them under this identity. Revisions of another
@@ -232,6 +236,7 @@ class Bond:
                         "the position of the journal cannot be stored in the metadata; retrying in %g s: %s",
                         _RETRY_S,
                         error,
+                        extra=log_event("metadata.position_not_stored"),
                     )
                     await trio.sleep(_RETRY_S)
 

@@ -26,6 +26,7 @@ from danube.broker.directory.policies import put_into_effect
 from danube.cluster.records import Reason, parse_topic_id, topic_key
 from danube.metadata import may_pass
 from danube.model.errors import DanubeError, OwnerFencedError, TopicNotFoundError
+from danube.model.log_events import log_event
 from danube.model.names import split_partition
 from danube.model.records import members
 
@@ -225,7 +226,9 @@ class Following:
                 try:
                     directory.adopt(level.build(each, topic_id, record))
                 except DanubeError as error:
-                    _log.error("topic %r cannot be served: %s", each, error)
+                    _log.error(
+                        "topic %r cannot be served: %s", each, error, extra=log_event("topic.not_served", topic=each)
+                    )
 
     def _end_if_lost(self, each: str, name: str, topic_id: TopicId) -> None:
         """End a topic or partition of durability ``none`` that another broker owns now, or this one in a later epoch.
@@ -264,7 +267,12 @@ class Following:
                 await self._drop_history(topic_id, burial.name)
             await self._drop_records(burial)
         except (DanubeError, OSError) as error:
-            _log.warning("the deletion of topic %r is completed at the next start: %s", burial.name, error)
+            _log.warning(
+                "the deletion of topic %r is completed at the next start: %s",
+                burial.name,
+                error,
+                extra=log_event("topic.deletion_left", topic=burial.name),
+            )
             failure = error
         finally:
             self._burials.pop(record.topic_ids[0], None)
@@ -297,6 +305,12 @@ class Following:
         except DanubeError as error:
             if isinstance(error, OwnerFencedError) or not may_pass(error):
                 raise
-            _log.warning("%s of deleted topic %r is removed later: %s", what, name, error)
+            _log.warning(
+                "%s of deleted topic %r is removed later: %s",
+                what,
+                name,
+                error,
+                extra=log_event("topic.deletion_left", topic=name),
+            )
             return False
         return True

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from danube.broker.topic.recovered import RecoveryVisitor
 from danube.model.errors import DataLossError
 from danube.model.ids import FIRST_OFFSET, TopicId
+from danube.model.log_events import log_event
 from danube.model.records import SubscriptionRecord, members
 
 if TYPE_CHECKING:
@@ -95,12 +96,15 @@ async def recover(
                         "topic %r: the names of %d producers were lost in a damaged part of the journal",
                         topic_name,
                         lost,
+                        extra=log_event("topic.producers_lost", topic=topic_name),
                     )
                 _note_unread(topic, history.catalogue.find(topic_id), recovered, visitor.topics.get(topic_id))
             failure = topic.failure or stopped.get(topic_id)
             if failure is not None:
                 topic.stop(failure)
-                _log.error("topic %r stops: %s", topic_name, failure)
+                _log.error(
+                    "topic %r stops: %s", topic_name, failure, extra=log_event("topic.stopped", topic=topic_name)
+                )
             if (
                 _restore_subscriptions(topic, subscriptions.get(topic_id, {}), visitor)
                 or report.corruptions
@@ -117,6 +121,7 @@ async def recover(
             " since these metadata were saved, or lost; they begin at offset 0 (%s)",
             len(bare),
             _some(bare),
+            extra=log_event("topic.without_messages", count=len(bare)),
         )
     deleted = catalogue.deletions.noted()
     for ids in deleted:
@@ -159,6 +164,7 @@ def _strand(journal: Journal, topic_ids: Collection[TopicId]) -> None:
             journal.usage().stranded_bytes,
             len(topic_ids),
             _some([f"{topic_id:016x}" for topic_id in sorted(topic_ids)]),
+            extra=log_event("journal.stranded", count=len(topic_ids)),
         )
 
 
@@ -184,9 +190,10 @@ def _tell(report: Recovered) -> None:
             " them says that they were synced. If neither broker nor machine crashed, the file was damaged",
             report.torn.size,
             report.torn.file,
+            extra=log_event("journal.torn"),
         )
     for corruption in report.corruptions:
-        _log.error("%s", corruption.error())
+        _log.error("%s", corruption.error(), extra=log_event("journal.damaged"))
 
 
 def _check_seeks(
@@ -208,7 +215,11 @@ def _check_seeks(
             what = f"a seek of subscription {name!r} of topic {names.get(topic_id, f'{topic_id:016x}')!r}"
             if not loss_known:
                 raise DataLossError(f"{what} is missing from the journal, but later entries exist")
-            _log.error("%s is lost with a part of the journal: the subscription keeps its position; seek again", what)
+            _log.error(
+                "%s is lost with a part of the journal: the subscription keeps its position; seek again",
+                what,
+                extra=log_event("subscription.seek_lost", topic=names.get(topic_id), subscription=name),
+            )
 
 
 def _restore_subscriptions(topic: Topic, records: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor) -> bool:
@@ -223,6 +234,7 @@ def _restore_subscriptions(topic: Topic, records: Mapping[str, SubscriptionRecor
                 name,
                 topic.name,
                 topic.end_offset,
+                extra=log_event("subscription.set_back", topic=topic.name, subscription=name),
             )
         changed = changed or clamped or record.subscription_id in visitor.lost_seeks
         topic.restore_subscription(name, record, cursor)

@@ -54,6 +54,7 @@ from danube.model.errors import (
     NotOwnerError,
 )
 from danube.model.ids import FIRST_OFFSET, OwnerEpoch, TopicId
+from danube.model.log_events import log_event
 from danube.storage import Storage, storage_place
 
 if TYPE_CHECKING:
@@ -99,7 +100,11 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
                 try:
                     await _carry_out(directory, storage, survey, candidates, request)
                 except (DanubeError, OSError) as error:
-                    _log.error("the restore was interrupted and can be repeated: %s", error)
+                    _log.error(
+                        "the restore was interrupted and can be repeated: %s",
+                        error,
+                        extra=log_event("restore.interrupted"),
+                    )
                     raise
 
         await directory.runtime.finish(carry_out)
@@ -213,7 +218,10 @@ async def _carry_out(
         above = {name: record for name, record in survey.bucket.namespaces.items() if name in wanted}
         for name in await directory.catalogue.policy_changes.restore(above):
             _log.warning(
-                "policies of %s are restored from %s", f"namespace {name!r}" if name else "the broker", storage.url
+                "policies of %s are restored from %s",
+                f"namespace {name!r}" if name else "the broker",
+                storage.url,
+                extra=log_event("restore.policies"),
             )
         for one in new:
             records = {
@@ -224,7 +232,9 @@ async def _carry_out(
                 await directory.runtime.journal.save(_states(directory, one))
             await directory.catalogue.creations.restore(one.name, one.record, records)
             directory.level(one.record).revive(one.name, one.record, one.subscriptions)
-            _log.warning("topic %r is restored from %s", one.name, storage.url)
+            _log.warning(
+                "topic %r is restored from %s", one.name, storage.url, extra=log_event("restore.topic", topic=one.name)
+            )
     await history.take_over(storage.name, survey.bucket)
 
 

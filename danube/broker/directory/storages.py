@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.model.errors import ConfigurationError
 from danube.model.limits import MIB
+from danube.model.log_events import log_event
 from danube.storage import Marker, Storage, StorageBackend
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ async def open_storages(
                     "storage %r (%s) is not durable: durable topics are not sealed into it and stay in the journal",
                     name,
                     opened.for_history[name].url,
+                    extra=log_event("storage.not_durable", storage=name),
                 )
         yield opened
 

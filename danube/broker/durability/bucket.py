@@ -70,6 +70,7 @@ from danube.model.errors import (
     TopicNotFoundError,
 )
 from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, OwnerEpoch, ProducerId, TopicId
+from danube.model.log_events import log_event
 from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic, members
 from danube.storage import Storage
 
@@ -268,6 +269,7 @@ class BucketLevel(Level):
                 len(others),
                 others[0],
                 self._storages[name].url,
+                extra=log_event("storage.foreign_topics", storage=name),
             )
             return
         try:
@@ -275,7 +277,12 @@ class BucketLevel(Level):
         except OwnerFencedError:
             raise
         except DanubeError as error:  # its topics are served by now, and need their journal
-            _log.warning("%s cannot be taken over; retrying later: %s", self._storages[name].url, error)
+            _log.warning(
+                "%s cannot be taken over; retrying later: %s",
+                self._storages[name].url,
+                error,
+                extra=log_event("storage.takeover_delayed", storage=name),
+            )
 
     async def _unrestored(self, name: str, bucket: Bucket) -> list[str]:
         """Return the topics of other metadata that a bucket's manifests list, and that are not in these.
@@ -316,7 +323,9 @@ class BucketLevel(Level):
             copy = catalogue.find(topic)
             if copy is None:
                 await catalogue.creations.restore(topic, record, {})
-                _log.warning("topic %r was recovered from %s", topic, url)
+                _log.warning(
+                    "topic %r was recovered from %s", topic, url, extra=log_event("topic.recovered", topic=topic)
+                )
             elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
                 await catalogue.policy_changes.replace_topic(topic, record)  # a change that was interrupted in between
         for topic, record in catalogue.withheld(name).items():
@@ -341,6 +350,7 @@ class BucketLevel(Level):
             present.durability.value,
             present.storage,
             topic,
+            extra=log_event("topic.withheld", topic=topic, storage=record.storage),
         )
         if self.catalogue.withheld(record.storage).get(topic) != record:
             await self.catalogue.withhold(topic, record)
@@ -354,9 +364,20 @@ class BucketLevel(Level):
             try:
                 await self.catalogue.creations.restore(name, record, {})
             except DanubeError as error:
-                _log.error("topic %r of %s cannot be served yet: %s", name, self._storages[storage].url, error)
+                _log.error(
+                    "topic %r of %s cannot be served yet: %s",
+                    name,
+                    self._storages[storage].url,
+                    error,
+                    extra=log_event("topic.not_served", topic=name, storage=storage),
+                )
                 continue
-            _log.warning("topic %r of %s is served: its name is free", name, self._storages[storage].url)
+            _log.warning(
+                "topic %r of %s is served: its name is free",
+                name,
+                self._storages[storage].url,
+                extra=log_event("topic.served", topic=name, storage=storage),
+            )
             for number in record.topic_ids:
                 self.by_id[number].log.owner_epoch = self.membership.epoch(number)
                 self.registry.adopt(self.by_id[number])
@@ -366,10 +387,19 @@ class BucketLevel(Level):
         try:
             await self.catalogue.release(name, storage)
         except DanubeError as error:
-            _log.warning("that topic %r was withheld is forgotten at the next start: %s", name, error)
+            _log.warning(
+                "that topic %r was withheld is forgotten at the next start: %s",
+                name,
+                error,
+                extra=log_event("topic.note_left", topic=name),
+            )
 
     async def _take_back(self, topic: str, record: TopicRecord) -> None:
-        _log.warning("topic %r is removed: its creation was not finished, or its deletion had begun", topic)
+        _log.warning(
+            "topic %r is removed: its creation was not finished, or its deletion had begun",
+            topic,
+            extra=log_event("topic.removed", topic=topic),
+        )
         await self.catalogue.deletions.delete(topic)
         await self.catalogue.deletions.buried(record.topic_ids)
         for number in record.topic_ids:
@@ -414,7 +444,13 @@ class BucketLevel(Level):
         for name, record in subscriptions.items():
             cursor = visitor.cursors[record.subscription_id]
             if cursor.clamp(topic.end_offset):
-                _log.error("subscription %r of topic %r was beyond the end %d", name, topic.name, topic.end_offset)
+                _log.error(
+                    "subscription %r of topic %r was beyond the end %d",
+                    name,
+                    topic.name,
+                    topic.end_offset,
+                    extra=log_event("subscription.set_back", topic=topic.name, subscription=name),
+                )
             topic.restore_subscription(name, record, cursor)
 
     # --- Topics ---
@@ -598,7 +634,12 @@ class BucketLevel(Level):
             except DanubeError as error:
                 if not error.retryable:
                     raise
-                _log.warning("topic %r is deleted in its bucket, and its record is not yet; retrying: %s", name, error)
+                _log.warning(
+                    "topic %r is deleted in its bucket, and its record is not yet; retrying: %s",
+                    name,
+                    error,
+                    extra=log_event("topic.deletion_left", topic=name),
+                )
                 await trio.sleep(_RETRY_S)
         self._deleting.discard(record.topic_ids[0])
         return record

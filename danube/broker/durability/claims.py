@@ -30,6 +30,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch
+from danube.model.log_events import log_event
 from danube.storage import Storage
 
 __all__ = ["Claims"]
@@ -125,13 +126,28 @@ class Claims:
                 # Retryable errors, which clients would retry, are retried here, too: the metadata may be unavailable
                 # for a moment just as well as the storage.
                 if not isinstance(error, StorageError) and not error.retryable:
-                    _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
+                    _log.error(
+                        "topics of durability 'remote' in storage %r cannot be served: %s",
+                        name,
+                        error,
+                        extra=log_event("storage.not_claimed", storage=name),
+                    )
                     self.release_manifests(name)  # its other topics are sealed
                     break
                 if self._has_topics(name):
-                    _log.error("topics of durability 'remote' wait for storage %r: %s", name, error)
+                    _log.error(
+                        "topics of durability 'remote' wait for storage %r: %s",
+                        name,
+                        error,
+                        extra=log_event("storage.claim_delayed", storage=name),
+                    )
                 else:
-                    _log.warning("whether storage %r has topics of durability 'remote' is not known: %s", name, error)
+                    _log.warning(
+                        "whether storage %r has topics of durability 'remote' is not known: %s",
+                        name,
+                        error,
+                        extra=log_event("storage.claim_delayed", storage=name),
+                    )
                 self._note_look(name)
                 with trio.move_on_after(pause_s):
                     await self._wanted[name].wait()

@@ -23,6 +23,7 @@ from danube.model.policy_api import PolicyMethod
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.operations.security import SecurityOperations
+    from danube.broker.runtime.log_levels import LogLevels
     from danube.model import api
 
 __all__ = ["Operations"]
@@ -37,6 +38,7 @@ class Operations:
         cluster: operations on the cluster.
         backups: of the metadata.
         security: makes the operations on access control, when they are first used.
+        log_levels: of the process.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class Operations:
         cluster: ClusterOperations,
         backups: BackupOperations,
         security: Callable[[], SecurityOperations],
+        log_levels: LogLevels,
     ) -> None:
         self.info = info
         self.cluster = cluster
         self.backups = backups
+        self.log_levels = log_levels
         self._make_security = security
         self.topics = TopicOperations(directory)
         self.policies = PolicyOperations(directory)

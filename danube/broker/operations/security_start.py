@@ -23,6 +23,7 @@ import trio
 from danube.broker.operations.security import Records, write_changes
 from danube.metadata import MetadataStore, may_pass
 from danube.model.errors import ConfigurationError, DanubeError
+from danube.model.log_events import log_event
 from danube.security.book import Change, SecurityBook, first_records
 from danube.security.keys import SigningKey, signing_key, signing_key_of_pem
 from danube.security.records import ISSUERS, IssuerRecord
@@ -91,7 +92,9 @@ async def _repeated(call: Callable[[], Awaitable[T]]) -> T:
         except DanubeError as error:
             if not error.retryable or not may_pass(error):
                 raise
-            _log.warning("access control begins once the metadata answer: %s", error)
+            _log.warning(
+                "access control begins once the metadata answer: %s", error, extra=log_event("security.start_delayed")
+            )
         await trio.sleep(_AGAIN_S)
 
 
@@ -133,7 +136,11 @@ async def begin_security(
     key = found if found is not None else new_key()
     book = await _repeated(lambda: records.at(0))
     if key.kid == registered and ISSUERS + key.kid not in book.records:
-        _log.warning("the key %s of this broker was removed from the cluster; it makes another one", key.kid)
+        _log.warning(
+            "the key %s of this broker was removed from the cluster; it makes another one",
+            key.kid,
+            extra=log_event("security.key_replaced"),
+        )
         key = new_key()
     now_us = clock_us()
 
@@ -147,7 +154,10 @@ async def begin_security(
 
     book, _ = await _repeated(lambda: write_changes(store, records, decide))
     if not book.has_administrator:
-        _log.warning("the cluster has no administrator; name the first one in [security] administrator, and restart")
+        _log.warning(
+            "the cluster has no administrator; name the first one in [security] administrator, and restart",
+            extra=log_event("security.no_administrator"),
+        )
     if key.kid != registered:
         write_private(noted, key.kid)
     return key

@@ -18,6 +18,7 @@ from danube.history import ObjectRef, StorageReport
 from danube.model import TopicPolicies, api, history_api, validate_topic
 from danube.model.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from danube.model.history_api import MOST_NAMES
+from danube.model.log_events import log_event
 from danube.model.policies import check_policy
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class StorageOperations:
                 topic.topic_id,
                 topic.journal_bytes,
                 topic.end_offset,
+                extra=log_event("journal.stranded_deleted"),
             )
         await self._directory.runtime.finish(lambda: journal.bury(wanted))
         return history_api.StrandedTopics(chosen)

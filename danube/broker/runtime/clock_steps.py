@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 import trio
 
+from danube.model.log_events import log_event
+
 __all__ = ["ClockSteps", "Waiting"]
 
 _log = logging.getLogger("danube.broker")
@@ -66,7 +68,11 @@ class ClockSteps:
         step_s = (ahead_us - self._ahead_us) / 1e6
         if abs(step_s) >= _STEP_S:
             self._ahead_us = ahead_us
-            _log.warning("the wall clock was set by %+.3f s; the waits of delayed messages are adjusted", step_s)
+            _log.warning(
+                "the wall clock was set by %+.3f s; the waits of delayed messages are adjusted",
+                step_s,
+                extra=log_event("clock.stepped"),
+            )
             for waiting in list(self._waiting):
                 waiting.clock_stepped(step_s)
         return now_us

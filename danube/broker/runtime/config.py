@@ -16,6 +16,9 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     advertise = "b:6650"                # where other brokers reach this one
     cluster_secret = "/etc/danube/secret"
 
+    log_level = "info"                  # debug, info, warning or error
+    log_format = "text"                 # or json: one object a line
+
     insecure = false                    # true: listen where other machines can connect, without access control
 
     [metadata]                          # instead of metadata = ..., for an engine with options
@@ -241,6 +244,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """TLS of the client port and the admin port; None: they are plain ones."""
     log_level: str = "info"
     """debug, info, warning or error."""
+    log_format: Literal["text", "json"] = "text"
+    """Lines of text, or one JSON object a line; see ``docs/logs.md``."""
     drain_timeout_s: float = 10.0
     """How long the end of a publish stream, in a shutdown or otherwise, waits for its batches in flight."""
     sync_delay_ms: float = 0.0

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 
 __all__ = ["fit_to_descriptors"]
 
@@ -41,7 +42,13 @@ def fit_to_descriptors(limits: Limits, journal_files: int = 0) -> Limits:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft_wanted, hard))
             soft = soft_wanted
         except (OSError, ValueError) as error:
-            _log.warning("the limit of open files stays at %d and could not be raised to %d: %s", soft, wanted, error)
+            _log.warning(
+                "the limit of open files stays at %d and could not be raised to %d: %s",
+                soft,
+                wanted,
+                error,
+                extra=log_event("descriptors.limit_kept"),
+            )
     if soft == unlimited:
         return limits
     most = most_connections(soft)
@@ -54,6 +61,7 @@ def fit_to_descriptors(limits: Limits, journal_files: int = 0) -> Limits:
         most,
         limits.max_connections,
         wanted,
+        extra=log_event("descriptors.few_connections"),
     )
     return msgspec.structs.replace(limits, max_connections=most)
 

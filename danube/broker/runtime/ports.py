@@ -27,6 +27,7 @@ from danube.log import with_descriptors
 from danube.loop import Poller
 from danube.model.addresses import is_loopback, refuse_exposed, with_port
 from danube.model.errors import ExposedAddressError
+from danube.model.log_events import log_event
 from danube.wire import Codec, Server, Service
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ def _check_exposure(listeners: Iterable[trio.abc.Listener[Any]], config: BrokerC
             _log.warning(
                 "other machines can reach this broker at %s, but without [tls] it accepts no credentials of theirs",
                 ", ".join(exposed),
+                extra=log_event("security.no_credentials"),
             )
         return
     try:
@@ -226,6 +228,7 @@ def _check_exposure(listeners: Iterable[trio.abc.Listener[Any]], config: BrokerC
         _log.warning(
             "security is off, and other machines can reach this broker at %s: all of them may do everything (insecure)",
             ", ".join(map(shown_address, listeners)),
+            extra=log_event("security.off_exposed"),
         )
 
 

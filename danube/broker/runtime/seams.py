@@ -24,6 +24,7 @@ from danube.metadata.embedded import DIRECTORY
 from danube.model.addresses import parse_address
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError
+from danube.model.log_events import log_event
 from danube.peers.secret import read_secret
 from danube.storage import StorageBackend, open_backend
 
@@ -130,7 +131,12 @@ async def _own_addresses(host: str) -> Collection[str]:
     try:
         found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        _log.warning("the host %r of --peers does not resolve: %s", host, error)
+        _log.warning(
+            "the host %r of --peers does not resolve: %s",
+            host,
+            error,
+            extra=log_event("cluster.host_unresolved", host=host),
+        )
         return ()
     return {str(address[0]) for family, *_, address in found if _is_own(family, address)}
 

@@ -20,6 +20,7 @@ import trio
 
 from danube.model.addresses import is_loopback
 from danube.model.errors import DanubeError, InvalidArgumentError
+from danube.model.log_events import log_event
 from danube.model.security_api import IssuerKeys
 from danube.security.claims import OidcClaims, Profile, Trusted
 from danube.security.flaws import BadProofError
@@ -177,6 +178,7 @@ class _Followed:
                     "the keys of OIDC issuer %s were read more than jwks_stale_s = %g s ago; its tokens are refused",
                     self._issuer.name,
                     self._limits.jwks_stale_s,
+                    extra=log_event("oidc.keys_stale", issuer=self._issuer.name),
                 )
                 self._keys = {}
                 self._changed()
@@ -202,7 +204,12 @@ class _Followed:
             self._refresh.failed()
             self.failures += 1
             if problem != self._problem:
-                _log.error("the keys of OIDC issuer %s cannot be read, known ones stay: %s", self._issuer.name, problem)
+                _log.error(
+                    "the keys of OIDC issuer %s cannot be read, known ones stay: %s",
+                    self._issuer.name,
+                    problem,
+                    extra=log_event("oidc.keys_unreadable", issuer=self._issuer.name),
+                )
         else:
             self._refresh.succeeded(trio.current_time())
             if self._problem:

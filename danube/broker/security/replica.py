@@ -14,6 +14,7 @@ import trio
 
 from danube.metadata import MetadataStore, RowChange, Table, may_pass
 from danube.model.errors import DanubeError
+from danube.model.log_events import log_event
 from danube.security.book import SecurityBook
 from danube.security.guard import Guard
 from danube.security.records import PREFIX
@@ -63,7 +64,12 @@ class Replica:
         key = PREFIX + change.name
         self._guard.apply(key, change.after)
         if key in self._guard.book.unusable:
-            _log.error("the record %s of access control is unusable: %s", key, self._guard.book.unusable[key])
+            _log.error(
+                "the record %s of access control is unusable: %s",
+                key,
+                self._guard.book.unusable[key],
+                extra=log_event("security.record_unusable", record=key),
+            )
         self.changed.set()
         self.changed = trio.Event()
 

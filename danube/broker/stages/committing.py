@@ -47,6 +47,7 @@ from danube.model.errors import (
 )
 from danube.model.ids import FIRST_OFFSET, Offset, ProducerId, TopicId
 from danube.model.limits import MIB
+from danube.model.log_events import log_event
 from danube.model.stage_api import StageCommit, StageState
 
 if TYPE_CHECKING:
@@ -309,7 +310,12 @@ class Committer:
         async def append(share: Share) -> None:
             topic = self._topic(share.topic, share.topic_id)
             if topic is None or share.topic_id not in opened:
-                _log.warning("topic %r was deleted: its share of a batch of %r is void", share.topic, known.name)
+                _log.warning(
+                    "topic %r was deleted: its share of a batch of %r is void",
+                    share.topic,
+                    known.name,
+                    extra=log_event("stage.share_void", topic=share.topic, producer=known.name),
+                )
                 return
             found = await self._append(topic, opened[share.topic_id], share)
             if found is not None:

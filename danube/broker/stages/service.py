@@ -28,6 +28,7 @@ from danube.model.batch import BatchHeader, check_part
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import DanubeError, DataDirectoryError, FailedPreconditionError, InvalidArgumentError
 from danube.model.ids import ProducerId
+from danube.model.log_events import log_event
 from danube.model.names import MAX_NAME_LENGTH, validate_identifier
 from danube.model.stage_api import (
     AbortedStages,
@@ -365,7 +366,12 @@ class Stages:
                 await self._committer.settle(known)
         except DanubeError as error:
             if before is None or known.problem is None or before.message != known.problem.message:
-                _log.error("staged batches of %r are delayed; retrying: %s", known.name, error)
+                _log.error(
+                    "staged batches of %r are delayed; retrying: %s",
+                    known.name,
+                    error,
+                    extra=log_event("stage.delayed", producer=known.name),
+                )
 
     async def _expire(self) -> None:
         expiry_s = self._limits.stage_expiry_s
@@ -374,14 +380,18 @@ class Stages:
             before_us = self._clock_us() - int(expiry_s * 1e6)
             for stage in self._store:
                 if stage.head.created_us < before_us and stage.state != StageState.COMMITTING:
-                    _log.warning("%s expires: it was not committed for %g s", stage, expiry_s)
+                    _log.warning(
+                        "%s expires: it was not committed for %g s", stage, expiry_s, extra=log_event("stage.expired")
+                    )
                     self._end(stage, f"{stage}: it has expired after stage_expiry_s = {expiry_s:g}")
             try:
                 await self._aborted.expire()
                 await self._ledger.expire()
             except DanubeError as error:
                 _log.warning(
-                    "idle producers of staged batches and aborted writes cannot be removed; retrying later: %s", error
+                    "idle producers of staged batches and aborted writes cannot be removed; retrying later: %s",
+                    error,
+                    extra=log_event("stage.cleanup_delayed"),
                 )
 
 

@@ -33,6 +33,7 @@ from danube.log import with_descriptors
 from danube.model.batch import BatchHeader, check_part
 from danube.model.errors import CorruptBatchError, DataLossError, LimitExceededError, UnavailableError
 from danube.model.limits import MIB, Limits
+from danube.model.log_events import log_event
 from danube.model.space import is_out_of_space
 from danube.model.stage_api import StageState
 
@@ -203,7 +204,9 @@ class StageStore:
                 try:
                     await self._disk.remove(name)
                 except OSError as error:
-                    _log.warning("stage file %s cannot be removed now: %s", name, error)
+                    _log.warning(
+                        "stage file %s cannot be removed now: %s", name, error, extra=log_event("stage.file_left")
+                    )
                     await trio.sleep(_SWEEP_RETRY_S)
                     continue
                 self._doomed.remove((name, size))

@@ -30,6 +30,7 @@ from danube.model.batch import Record
 from danube.model.cluster_api import ClusterStatus, Explained
 from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.limits import MIB, Limits
+from danube.model.log_api import LogLevel
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 from danube.model.policy_api import PolicyReport
 from danube.model.query_api import LogParts, LogState
@@ -406,6 +407,22 @@ class Admin(Handle[_admin.Admin]):
     def info(self) -> api.BrokerInfo:
         """Return the status of the broker."""
         return self._loop.run(self._inner.info)
+
+    def change_log_level(self, level: str, *, logger: str = "danube", for_s: float = 600.0) -> LogLevel:
+        """Change the level of the log of the broker that this client is connected to, and return it.
+
+        The former level returns by itself. Of a cluster, connect to the broker by its own address.
+
+        Args:
+            level: ``"debug"``, ``"info"``, ``"warning"`` or ``"error"``; empty: the former level returns at once.
+            logger: of this logger and those below it, for instance ``"danube.metadata"``.
+            for_s: for how long, in seconds; at most the broker's ``limits.log_level_max_s``.
+
+        Raises:
+            InvalidArgumentError: the level or the logger does not exist, or the time is not positive.
+            LimitExceededError: the time is longer than ``log_level_max_s``, or ``max_log_levels`` loggers are changed.
+        """
+        return self._loop.run(self._inner.change_log_level, level, logger=logger, for_s=for_s)
 
     def lookup_topic(self, topic: str) -> api.TopicPartitions:
         """Return the topics that hold the messages of a topic: the topic itself, or its partitions.

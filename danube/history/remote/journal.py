@@ -75,6 +75,7 @@ from danube.model.errors import (
 )
 from danube.model.ids import NO_OWNER_EPOCH, ProducerId, TopicId
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 from danube.storage import Storage
 
 __all__ = ["RemoteBroker", "RemoteJournal"]
@@ -417,12 +418,17 @@ class RemoteJournal:
             except StorageError as error:
                 # Permanent errors (credentials, a missing bucket) last until an operator fixes them: keep trying.
                 self._last_error = error
-                _log.warning("commit %d of the remote topics is delayed: %s", commit.sequence, error)
+                _log.warning(
+                    "commit %d of the remote topics is delayed: %s",
+                    commit.sequence,
+                    error,
+                    extra=log_event("remote.commit_delayed", repeating=True),
+                )
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self._limits.storage_max_backoff_s)
         if not ours:
             self._failure = self._fenced(key)
-            _log.critical("%s", self._failure)
+            _log.critical("%s", self._failure, extra=log_event("remote.stopped"))
             raise self._failure
         self._last_error = None
         if self._failure is None:
@@ -492,7 +498,10 @@ class RemoteJournal:
                 self._settled.stored.deleted(gone)
             except DanubeError as error:
                 _log.warning(
-                    "deleting %d commits of the remote topics failed and will be retried: %s", len(gone), error
+                    "deleting %d commits of the remote topics failed and will be retried: %s",
+                    len(gone),
+                    error,
+                    extra=log_event("remote.deletion_delayed"),
                 )
 
     async def _drop_pieces(self) -> None:

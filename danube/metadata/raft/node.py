@@ -68,6 +68,7 @@ from danube.model.errors import (
     OutOfDescriptorsError,
 )
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 from danube.raft import Base, Conf, Entry, NodeId, Raft
 
 __all__ = ["Node", "Observer", "Worker", "in_thread"]
@@ -267,7 +268,7 @@ class Node:
         if self._failure is None:
             self._failure = error
             if not isinstance(error, ClosedError):
-                _log.critical("the metadata member has stopped: %s", error)
+                _log.critical("the metadata member has stopped: %s", error, extra=log_event("metadata.stopped"))
         self._replica.fail(self._failure)
         self._ended.set()
         self._led_by_another.set()
@@ -552,7 +553,12 @@ class Node:
                 if is_start and self._clock() - begun >= self._options.start_descriptor_wait_s:
                     raise  # nothing is served yet: the start ends as if opening the table had failed so
                 # It is committed, so it must be applied: wait for space. A leader that waits answers no keep-alive.
-                _log.error("the metadata cannot be written; trying again in %g s: %s", _FULL_RETRY_S, error)
+                _log.error(
+                    "the metadata cannot be written; trying again in %g s: %s",
+                    _FULL_RETRY_S,
+                    error,
+                    extra=log_event("metadata.not_writable"),
+                )
                 if self.raft.is_leader:
                     await self._hand_over()
                 await trio.sleep(_FULL_RETRY_S)

@@ -56,6 +56,7 @@ from danube.metadata.raft.state import Applied, Bounds
 from danube.metadata.raft.transfer import Incoming, Outgoing, Receiving
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import DanubeError, UnavailableError
+from danube.model.log_events import log_event
 from danube.raft import Base, Entry, EntryKind, InstallSnapshot, Message, NodeId, Raft, Ready, Refusal, Role
 from danube.raft.messages import ReadToken
 
@@ -437,7 +438,11 @@ class Replica:
         try:
             sender, messages = decode_payload(payload)
         except UNDECODABLE as error:
-            _log.warning("a metadata message does not decode and is ignored: %s", error)
+            _log.warning(
+                "a metadata message does not decode and is ignored: %s",
+                error,
+                extra=log_event("metadata.message_undecodable", repeating=True),
+            )
             return
         for message in messages:
             self._take_message(sender, message, now)
@@ -644,12 +649,14 @@ class Replica:
                     "the metadata tables of the members differ at entry %d, and no majority agrees: nothing is changed."
                     " Stop the brokers, compare what they hold, and restore the metadata from a backup",
                     message.index,
+                    extra=log_event("metadata.differs", index=message.index),
                 )
             elif member == self.member:
                 _log.critical(
                     "the metadata table of this member differs at entry %d from that of the majority: another member is"
                     " asked to lead, and will replace it",
                     message.index,
+                    extra=log_event("metadata.differs", index=message.index),
                 )
                 for successor in raft.successors()[:1]:
                     raft.transfer(successor)
@@ -658,6 +665,7 @@ class Replica:
                     "the metadata table of member %d differs at entry %d from that of the majority; it is replaced",
                     member,
                     message.index,
+                    extra=log_event("metadata.differs", index=message.index, member=member),
                 )
                 self._posts.add(member, Differs(raft.term, message.index))
                 self._copies_due.append(member)
@@ -668,6 +676,7 @@ class Replica:
                 "the metadata table of this member differs at entry %d from that of the majority: it is replaced by a"
                 " copy. Check this machine's memory and disk",
                 message.index,
+                extra=log_event("metadata.differs", index=message.index),
             )
             self._replacing = message.index
 
