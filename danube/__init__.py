@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from danube.client import Client, connect
+    from danube.client import Telemetry as Telemetry  # not in __all__: it may not be installed
     from danube.model.version import __version__
 
 __all__ = ["Client", "__version__", "connect"]
@@ -58,7 +59,7 @@ def __getattr__(name: str) -> "Any":
         from danube.model.version import __version__
 
         return __version__
-    if name in ("Client", "connect"):
+    if name in ("Client", "Telemetry", "connect"):
         from danube import client
 
         return getattr(client, name)

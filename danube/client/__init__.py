@@ -9,6 +9,8 @@ have types of their own (:mod:`danube.model.ids`).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from danube.client._admin import Admin
 from danube.client._client import Client, connect
 from danube.client._consumer import Consumer
@@ -25,6 +27,9 @@ from danube.client._security import Security
 from danube.client._stages import Stage, Stages
 from danube.client._storages import Storages
 from danube.client._url import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from danube.client.telemetry import Telemetry as Telemetry  # not in __all__: it may not be installed
 
 __all__ = [
     "Admin",
@@ -52,3 +57,12 @@ __all__ = [
     "Storages",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs OpenTelemetry on first use."""
+    if name == "Telemetry":
+        from danube.client.telemetry import Telemetry
+
+        return Telemetry
+    raise AttributeError(f"module 'danube.client' has no attribute {name!r}")

@@ -28,6 +28,7 @@ from danube.client._consume_options import (
 from danube.client._consumer import Consumer
 from danube.client._consuming import open_consumer, open_reader
 from danube.client._credentials import Credentials, FileName, file_name
+from danube.client._instruments import Instruments
 from danube.client._logs import Logs
 from danube.client._options import ClientOptions, Environment
 from danube.client._pool import Pool
@@ -70,6 +71,7 @@ async def connect(
     token_supplier: Callable[[], str] | None = None,
     api_key: str | None = None,
     limits: Limits | None = None,
+    telemetry: Instruments | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a broker or a cluster: ``async with danube.connect("danube://127.0.0.1:6650") as client``.
@@ -99,6 +101,8 @@ async def connect(
         token_supplier: function that returns the token, for each call and stream; it must not block.
         api_key: an API key, instead of a token.
         limits: sizes and keep-alive times of this side.
+        telemetry: :class:`danube.client.telemetry.Telemetry`, for traces and metrics by OpenTelemetry; None: there are
+            none, and they cost nothing.
         environment: clock, randomness and network, for tests and simulations.
 
     Raises:
@@ -114,6 +118,7 @@ async def connect(
         reconnect_timeout_s=reconnect_timeout_s,
         close_timeout_s=close_timeout_s,
         limits=limits or Limits(),
+        telemetry=telemetry,
         environment=environment or Environment(),
         tls=_tls(url, ca=ca, cert=cert, key=key),
         credentials=Credentials(

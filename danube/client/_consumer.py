@@ -10,8 +10,9 @@ import anyio
 import anyio.lowlevel
 
 from danube.client._checks import check_count, check_offset
-from danube.client._delivered import BareMessage
+from danube.client._delivered import BareMessage, DeliveredBatch
 from danube.client._feed import Feed
+from danube.client._instruments import NOT_TRACED, Processing
 from danube.client._leases import RenewalClock
 from danube.client._receiver import Receiver
 from danube.client._tasks import copy_error
@@ -19,6 +20,7 @@ from danube.model.errors import InvalidArgumentError
 from danube.model.policies import SubscriptionType
 
 if TYPE_CHECKING:
+    from danube.client._delivered import Source
     from danube.client._message import Batch
 
 __all__ = ["Consumer"]
@@ -54,6 +56,16 @@ class Consumer(Receiver[Feed]):
     async def wait_active(self) -> None:
         """Wait until this consumer of a failover subscription is the active one."""
         await self._wait_for(lambda: self.active)
+
+    # --- Processing --------------------------------------------------------------------------------------------------
+
+    def processing(self, message: BareMessage | DeliveredBatch) -> Processing:
+        """Handle a message or batch within this block, to have it traced: ``with consumer.processing(message)``.
+
+        With telemetry (see :func:`danube.connect`) the block is a span that belongs to the trace in which the message
+        was sent; what is sent within goes on with it. Without telemetry the block has no effect.
+        """
+        return NOT_TRACED
 
     # --- Acknowledging -----------------------------------------------------------------------------------------------
 
@@ -92,6 +104,10 @@ class Consumer(Receiver[Feed]):
                 if feed.error is not None:
                     raise copy_error(feed.error)
                 await self._confirmations[feed.partition].wait()
+
+    def _observed(self, source: Source) -> Source:
+        """Return the source of acknowledgements and refusals for batches of this consumer."""
+        return source
 
     def _confirmed(self, feed: Feed) -> None:
         confirmation = self._confirmations.pop(feed.partition, None)

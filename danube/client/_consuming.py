@@ -37,7 +37,8 @@ async def open_consumer(
 ) -> AsyncIterator[Consumer]:
     """Open a consumer for ``request.topic``; ``topics`` are the topic itself or its partitions."""
     close_timeout_s = pool.options.close_timeout_s
-    consumer = Consumer(
+    make = Consumer if pool.options.telemetry is None else pool.options.telemetry.consumer
+    consumer = make(
         request.topic,
         request.subscription,
         request.consumer_name,

@@ -12,6 +12,7 @@ from anyio.abc import ByteStream
 
 from danube.client._checks import check_seconds
 from danube.client._credentials import Credentials
+from danube.client._instruments import Instruments
 from danube.model.addresses import is_loopback
 from danube.model.errors import ConfigurationError, InvalidArgumentError
 from danube.model.limits import Limits, check_limits
@@ -63,6 +64,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Seams for tests and simulations."""
     tls: ClientTls | None = None
     """Verifies brokers; None: connections are opened without TLS."""
+    telemetry: Instruments | None = None
+    """Traces and measures; None: nothing does."""
     credentials: Credentials | None = None
     """What the client proves itself with; None: nothing."""
 
@@ -78,6 +81,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name, kind in (("limits", Limits), ("environment", Environment)):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigurationError(f"{name} is a {kind.__name__}, not {type(getattr(self, name)).__name__}")
+        if self.telemetry is not None and not isinstance(self.telemetry, Instruments):
+            raise ConfigurationError(f"telemetry is a Telemetry, not {type(self.telemetry).__name__}")
         check_limits(self.limits)
 
     def may_prove(self, host: str) -> bool:

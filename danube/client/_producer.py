@@ -140,12 +140,12 @@ class Producer:
         """
         if self._send_timeout_s is None:
             await self._wait_for_room()
-            return await self.send_nowait(
+            return await self._accept(
                 payload, key=key, attributes=attributes, deliver_at=deliver_at, deliver_after_s=deliver_after_s
             )
         with anyio.move_on_after(self._send_timeout_s):
             await self._wait_for_room()
-            return await self.send_nowait(
+            return await self._accept(
                 payload, key=key, attributes=attributes, deliver_at=deliver_at, deliver_after_s=deliver_after_s
             )
         raise self._timed_out("the message")
@@ -205,6 +205,9 @@ class Producer:
         if batch is not before:
             lane.kick()
         return pending
+
+    _accept = send_nowait
+    """The same for :meth:`send`, also in a class that overrides the former."""
 
     def _accept_delayed(
         self, payload: BytesLike, given: str | bytes | None, attributes: dict[str, str] | None, deliver_at_us: int

@@ -54,7 +54,8 @@ async def open_producer(
     partitioned = topics != [topic]
     budget = Budget(batching.max_buffered_bytes)
     lanes: list[Lane] = []
-    producer = Producer(topic, base_name, lanes, budget, batching.send_timeout_s, options.environment.clock_us)
+    make = Producer if options.telemetry is None else options.telemetry.producer
+    producer = make(topic, base_name, lanes, budget, batching.send_timeout_s, options.environment.clock_us)
     for index, one in enumerate(topics):
         outbox = Outbox(
             budget,

@@ -208,7 +208,7 @@ class Receiver(Generic[F]):
         if feed.listed:
             feed.listed = False
             self._ready.remove(self._feeds[feed.partition])
-        self._open_batches = [one for one in self._open_batches if one.batch.feed is not feed]
+        self._open_batches = [one for one in self._open_batches if one.batch.partition != feed.partition]
         self._source = chain.from_iterable([one.messages for one in self._open_batches])
         self._messages = iter(())
 

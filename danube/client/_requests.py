@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from danube.client._client import Client
     from danube.client._consumer import Consumer
+    from danube.client._instruments import Processing
     from danube.client._message import Message
     from danube.client._payloads import BytesLike
     from danube.client._producer import Producer
@@ -207,6 +208,10 @@ class Responder:
                 raise
 
     async def _answer(self, request: Message) -> None:
+        with self._consumer.processing(request) as processing:
+            await self._answer_within(request, processing)
+
+    async def _answer_within(self, request: Message, processing: Processing) -> None:
         given = request.attributes or {}
         attributes = {CORRELATION_ID: given.get(CORRELATION_ID, "")}
         payload: BytesLike = b""
@@ -216,12 +221,14 @@ class Responder:
                 raise InvalidArgumentError(f"the handler returned {type(payload).__name__} instead of bytes")
         except Exception as error:  # noqa: BLE001 - every exception is reported to the requester
             self.failed += 1
+            processing.failed(error)
             payload, attributes[ERROR] = b"", _error_text(error)
         if given.get(REPLY_TO) == self._producer.topic:  # a requester must not be able to choose the topic of the reply
             try:
                 await self._producer.send(payload, key=given.get(REPLY_KEY), attributes=attributes)
             except InvalidArgumentError as error:  # retrying does not help, for example if the reply is too large
                 self.failed += 1
+                processing.failed(error)
                 await self._refuse(error, given)
         await request.ack()
         self.answered += 1

@@ -14,7 +14,7 @@ import pytest
 from brokers import BrokerProcess
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
-CLIENTS = ["client_asyncio", "client_blocking", "client_trio", "dead_letters", "request_reply"]
+CLIENTS = ["client_asyncio", "client_blocking", "client_trio", "dead_letters", "request_reply", "tracing"]
 
 
 def printed(path: Path) -> str:

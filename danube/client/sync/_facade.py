@@ -15,6 +15,7 @@ from typing import Any, Literal
 from danube.client import _admin, _client, _logs, _producer, _reader, _receipt, _requests, _security, _stages, _storages
 from danube.client._consume_options import READ_AHEAD, Start
 from danube.client._credentials import FileName
+from danube.client._instruments import Instruments
 from danube.client._options import Environment
 from danube.client._payloads import BytesLike
 from danube.client._receipts import RangeReceipt, Receipt
@@ -1438,6 +1439,7 @@ def connect(
     token_supplier: Callable[[], str] | None = None,
     api_key: str | None = None,
     limits: Limits | None = None,
+    telemetry: Instruments | None = None,
     environment: Environment | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
 ) -> Iterator[Client]:
@@ -1468,6 +1470,8 @@ def connect(
         token_supplier: function that returns the token, for each call and stream; it must not block.
         api_key: an API key, instead of a token.
         limits: sizes and keep-alive times of this side.
+        telemetry: :class:`danube.client.telemetry.Telemetry`, for traces and metrics by OpenTelemetry; None: there are
+            none, and they cost nothing.
         environment: clock, randomness and network, for tests and simulations.
         backend: the library whose loop runs in the background thread.
 
@@ -1491,6 +1495,7 @@ def connect(
         token_supplier=token_supplier,
         api_key=api_key,
         limits=limits,
+        telemetry=telemetry,
         environment=environment,
     )
     with run_block(connecting, backend) as (inner, loop):
