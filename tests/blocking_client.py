@@ -44,6 +44,7 @@ CLASSES = {
     "Storages": ("_storages", "Storages"),
     "LogReading": ("_log_reading", "LogReading"),
     "Logs": ("_logs", "Logs"),
+    "Jobs": ("_jobs", "Jobs"),
     "Stage": ("_stages", "Stage"),
     "Stages": ("_stages", "Stages"),
     "Client": ("_client", "Client"),

@@ -311,7 +311,7 @@ class Broker:
             self._gate.follow(store)
         log_levels = LogLevels(config.limits, lambda: "" if membership.is_alone else membership.broker)
         self.operations = Operations(
-            directory, self.info, cluster, backups, partial(self._open_security, store), log_levels
+            directory, self.info, cluster, backups, partial(self._open_security, store), log_levels, config.limits
         )
         self.operations.topics.across.begin(
             self.peers, lambda: self.started and not self.draining, lambda: self.security_known

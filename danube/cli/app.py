@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "policies": "danube.cli.policies:policies_app",
     "dlq": "danube.cli.dlq:dlq_app",
     "stages": "danube.cli.stages:stages_app",
+    "jobs": "danube.cli.jobs:jobs_app",
     "storage": "danube.cli.storage:storage_app",
     "cluster": "danube.cli.cluster:cluster_app",
     "security": "danube.cli.security:security_app",

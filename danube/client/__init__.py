@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from danube.client._admin import Admin
 from danube.client._client import Client, connect
 from danube.client._consumer import Consumer
+from danube.client._jobs import Jobs
 from danube.client._log_reading import LogReading
 from danube.client._logs import Logs
 from danube.client._message import Batch, Message
@@ -40,6 +41,7 @@ __all__ = [
     "DEFAULT_PORT",
     "Environment",
     "Handler",
+    "Jobs",
     "LogReading",
     "Logs",
     "Message",

@@ -1,7 +1,7 @@
 """The client: connections to the brokers of a cluster, and the producers, consumers and calls that use them.
 
 :class:`Client` opens producers, consumers, readers, requesters and responders; everything else that a broker does is
-grouped in its attributes ``admin``, ``security``, ``storages``, ``logs`` and ``stages``.
+grouped in its attributes ``admin``, ``security``, ``storages``, ``logs``, ``jobs`` and ``stages``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from danube.client._consumer import Consumer
 from danube.client._consuming import open_consumer, open_reader
 from danube.client._credentials import Credentials, FileName, file_name
 from danube.client._instruments import Instruments
+from danube.client._jobs import Jobs
 from danube.client._logs import Logs
 from danube.client._options import ClientOptions, Environment
 from danube.client._pool import Pool
@@ -158,6 +159,8 @@ class Client:
     """Storages of sealed history: their state, checks and repairs, and restoring topics from one."""
     logs: Logs
     """Ranges of topics, for query engines: ends of logs, sealed parts, offsets by time, stored batches."""
+    jobs: Jobs
+    """Programs that read or write topics for long, as far as they report that they run."""
     stages: Stages
     """Staged publishing: messages of many tasks that become visible together."""
 
@@ -167,6 +170,7 @@ class Client:
         self.security = Security(pool)
         self.storages = Storages(pool)
         self.logs = Logs(pool)
+        self.jobs = Jobs(pool)
         self.stages = Stages(pool)
 
     @property

@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
 import msgspec
 
 from danube.client._checks import check_count, check_list, encoded
+from danube.client._everywhere import everywhere
 from danube.client._lane import frame_batch
 from danube.client._payloads import pieces
 from danube.client._retry import Retry, receive_reply
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
     from danube.client._pool import Pool
     from danube.client._route import Route
-    from danube.client._url import Address
     from danube.wire.client import ClientStream
 
 __all__ = ["Stage", "Stages"]
@@ -338,14 +337,14 @@ class Stages:
             topics = {stage.topic for stage in stages}
             return (await self._at_owner(topics, StageMethod.ABORT, request, stage_api.AbortedStages)).committed
         return any(
-            each.committed for each in await self._everywhere(StageMethod.ABORT, request, stage_api.AbortedStages)
+            each.committed for each in await everywhere(self._pool, StageMethod.ABORT, request, stage_api.AbortedStages)
         )
 
     async def last_batch(self, producer: str) -> int | None:
         """Return the last committed batch of a producer; None if there is none, or the broker has forgotten it."""
         check_batch(producer, 0)
         request = stage_api.LastBatch(producer)
-        found = await self._everywhere(StageMethod.LAST_BATCH, request, stage_api.LastBatchIs)
+        found = await everywhere(self._pool, StageMethod.LAST_BATCH, request, stage_api.LastBatchIs)
         return max((each.batch_id for each in found if each.batch_id is not None), default=None)
 
     async def describe(self, producer: str = "") -> stage_api.StageList:
@@ -354,7 +353,7 @@ class Stages:
         Args:
             producer: empty for the stages of all producers.
         """
-        lists = await self._everywhere(StageMethod.LIST, stage_api.ListStages(producer), stage_api.StageList)
+        lists = await everywhere(self._pool, StageMethod.LIST, stage_api.ListStages(producer), stage_api.StageList)
         if len(lists) == 1:
             return lists[0]
         return stage_api.StageList(
@@ -416,21 +415,6 @@ class Stages:
                 " topic or partition a producer of its own"
             )
         return route
-
-    async def _everywhere(self, path: str, request: Any, kind: type[T]) -> list[T]:
-        """Make a call to every broker of the cluster; repeat all after a connection loss.
-
-        Raises:
-            DanubeError: one of them does not answer, so the answer would not be complete.
-        """
-        return await self._retry().repeat(partial(self._ask_everywhere, path, request, kind))
-
-    async def _ask_everywhere(self, path: str, request: Any, kind: type[T]) -> list[T]:
-        timeout_s = self._options.request_timeout_s
-        info = await self._pool.attempt(api.Method.INFO, api.Empty(), api.BrokerInfo, timeout_s=timeout_s)
-        known = [self._pool.brokers.learn(text) for text in info.brokers]
-        places: list[Address | None] = [address for address in known if address is not None] or [None]
-        return [await self._pool.ask(place, path, request, kind, timeout_s=timeout_s) for place in places]
 
     def _retry(self) -> Retry:
         retry = Retry(self._pool)

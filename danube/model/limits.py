@@ -319,6 +319,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peer_refusal_log_s: float = 10.0
     """Shortest time between two lines in the log about refused links of one host."""
 
+    # Jobs
+    max_jobs: int = 1_000
+    """Jobs that are listed, one for each of their topics; reports of further ones are refused."""
+    job_expiry_s: float = 3600.0
+    """A job that does not report for so long is forgotten."""
+
     # The log
     max_log_levels: int = 32
     """Loggers whose level is changed for a time, at a time; further changes are refused."""

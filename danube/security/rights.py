@@ -26,6 +26,7 @@ from danube.model import api
 from danube.model.cluster_api import ClusterMethod
 from danube.model.errors import ConfigurationError
 from danube.model.history_api import HistoryMethod
+from danube.model.job_api import JobMethod
 from danube.model.log_api import LogMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
@@ -277,6 +278,9 @@ _NATIVE: Final = (
     ),
     _changes(StageMethod.LAST_BATCH, "stages.last_batch", Requirement(_P.PRODUCE, _N.STAGES, ("producer",))),
     _changes(StageMethod.LIST, "stages.list", _on_cluster(_P.MANAGE_BROKER)),
+    # Jobs
+    _changes(JobMethod.REPORT, "jobs.report", _on_topic(_P.PRODUCE)),
+    _lists(JobMethod.LIST, "jobs.list", ScopeKind.TOPIC, Requirement(_P.DESCRIBE, _N.CLUSTER)),
     # The cluster
     _changes(ClusterMethod.STATUS, "cluster.status", _on_cluster(_P.DESCRIBE)),
     _shows(ClusterMethod.EXPLAIN, "cluster.explain", Requirement(_P.DESCRIBE, _N.PLACE, ("subject",))),

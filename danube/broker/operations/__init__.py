@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
+from danube.broker.operations.jobs import JobOperations
 from danube.broker.operations.logs import LogOperations
 from danube.broker.operations.policies import PolicyOperations
 from danube.broker.operations.storages import StorageOperations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.operations.security import SecurityOperations
     from danube.broker.runtime.log_levels import LogLevels
-    from danube.model import api
+    from danube.model import Limits, api
 
 __all__ = ["Operations"]
 
@@ -39,6 +40,7 @@ class Operations:
         backups: of the metadata.
         security: makes the operations on access control, when they are first used.
         log_levels: of the process.
+        limits: of the broker.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class Operations:
         backups: BackupOperations,
         security: Callable[[], SecurityOperations],
         log_levels: LogLevels,
+        limits: Limits,
     ) -> None:
         self.info = info
         self.cluster = cluster
         self.backups = backups
         self.log_levels = log_levels
+        self.jobs = JobOperations(limits)
         self._make_security = security
         self.topics = TopicOperations(directory)
         self.policies = PolicyOperations(directory)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from danube.model import api
+from danube.model.job_api import JobMethod
 from danube.model.query_api import QueryMethod
 from danube.security.scopes import Resource
 
@@ -37,6 +38,7 @@ LISTS: Final = {
     api.Method.LIST_SUBSCRIPTIONS: _List(
         "subscriptions", lambda _, row: Resource.subscription(row.topic, row.subscription)
     ),
+    JobMethod.LIST: _List("jobs", lambda _, row: Resource.topic(row.topic)),
     QueryMethod.NAMES: _List("names", _topic),
     f"{_ADMIN}BrokerAdmin/ListNamespaces": _List("namespaces", _namespace),
     f"{_ADMIN}NamespaceAdmin/GetNamespaceTopics": _List("topics", _topic),

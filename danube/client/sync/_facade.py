@@ -12,7 +12,19 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Literal
 
-from danube.client import _admin, _client, _logs, _producer, _reader, _receipt, _requests, _security, _stages, _storages
+from danube.client import (
+    _admin,
+    _client,
+    _jobs,
+    _logs,
+    _producer,
+    _reader,
+    _receipt,
+    _requests,
+    _security,
+    _stages,
+    _storages,
+)
 from danube.client._consume_options import READ_AHEAD, Start
 from danube.client._credentials import FileName
 from danube.client._instruments import Instruments
@@ -30,6 +42,7 @@ from danube.model import api, history_api, security_api, stage_api
 from danube.model.batch import Record
 from danube.model.cluster_api import ClusterStatus, Explained
 from danube.model.ids import NO_TOPIC, TopicId
+from danube.model.job_api import Job
 from danube.model.limits import MIB, Limits
 from danube.model.log_api import LogLevel
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
@@ -42,6 +55,7 @@ __all__ = [
     "Admin",
     "Client",
     "Consumer",
+    "Jobs",
     "LogReading",
     "Logs",
     "Pending",
@@ -1061,6 +1075,54 @@ class Logs(Handle[_logs.Logs]):
         return opened(self._loop, opening, LogReading)
 
 
+class Jobs(Handle[_jobs.Jobs]):
+    """Reports jobs and lists them; it is :attr:`Client.jobs`.
+
+    A job is a program that reads or writes topics for long, such as a Spark query. It reports every few seconds that it
+    runs, and people see it in ``danube jobs list``. Brokers keep reports in memory only.
+    """
+
+    def report(
+        self,
+        name: str,
+        topic: str,
+        *,
+        kind: str,
+        rows: int = 0,
+        lag: int | None = None,
+        every_s: float = 0.0,
+        error: str = "",
+        over: bool = False,
+    ) -> None:
+        """Report that a job runs; one call for each of its topics. Takes the right to produce on the topic.
+
+        Args:
+            name: of the job.
+            topic: that it reads or writes.
+            kind: what it is, for example ``"spark-read"``: letters, digits and dashes.
+            rows: since its last report.
+            lag: messages that it has still to read; None: it does not read, or does not know.
+            every_s: it reports again within this time, and is shown as missing if it does not; 0: no promise.
+            error: what has failed since its last report; empty: nothing.
+            over: it has ended, and is not to be listed any more.
+
+        Raises:
+            InvalidArgumentError: a value is out of range.
+            LimitExceededError: the broker lists ``limits.max_jobs`` jobs already.
+        """
+        self._loop.run(
+            self._inner.report, name, topic, kind=kind, rows=rows, lag=lag, every_s=every_s, error=error, over=over
+        )
+
+    def describe(self) -> list[Job]:
+        """Return the jobs that have reported to any broker, sorted by name and topic; of each, the last report.
+
+        Raises:
+            DanubeError: a broker does not answer.
+        """
+        return self._loop.run(self._inner.describe)
+
+
 class Stage(Handle[_stages.Stage]):
     """Messages being written to the broker's disk, invisible until they are committed; made by :meth:`Stages.open`."""
 
@@ -1215,6 +1277,8 @@ class Client(Handle[_client.Client]):
     """Storages of sealed history: their state, checks and repairs, and restoring topics from one."""
     logs: Logs
     """Ranges of topics, for query engines: ends of logs, sealed parts, offsets by time, stored batches."""
+    jobs: Jobs
+    """Programs that read or write topics for long, as far as they report that they run."""
     stages: Stages
     """Staged publishing: messages of many tasks that become visible together."""
 
@@ -1224,6 +1288,7 @@ class Client(Handle[_client.Client]):
         self.security = Security(inner.security, loop)
         self.storages = Storages(inner.storages, loop)
         self.logs = Logs(inner.logs, loop)
+        self.jobs = Jobs(inner.jobs, loop)
         self.stages = Stages(inner.stages, loop)
 
     @property
