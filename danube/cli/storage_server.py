@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from danube.model.tls import ClientAuth
 
 __all__ = ["storage_server"]
 
@@ -41,6 +44,21 @@ def storage_server(
         Path | None,
         typer.Option(metavar="FILE", help="Accept only clients with a certificate of these authorities (PEM)."),
     ] = None,
+    tls_client_auth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHETHER",
+            help="required, or optional: a token will do instead. [required, with --tls-client-ca]",
+        ),
+    ] = None,
+    client: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name that a client's certificate must have: danube://CLUSTER/broker/b1, danube://CLUSTER/broker/*, or"
+            " a DNS name; repeat for more. Without any, each certificate of the authorities is accepted.",
+        ),
+    ] = None,
     max_object_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest object. [256MiB]")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for objects in transfer. [512MiB]")] = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
@@ -48,7 +66,8 @@ def storage_server(
     """Serve a storage backend to brokers on other machines, which use it as remote://HOST:PORT/SPACE.
 
     It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Addresses that other machines can reach need a
-    token and TLS, or --insecure: without TLS all data is sent unencrypted, including the token.
+    token or certificates of clients, and TLS, or --insecure: without TLS all data is sent unencrypted, including the
+    token.
     """
     import msgspec
 
@@ -62,8 +81,9 @@ def storage_server(
 
     if log_level not in ("debug", "info", "warning", "error"):
         raise ConfigurationError(f"log level {log_level!r} is not debug, info, warning or error")
-    for option, path in (("--tls-key", tls_key), ("--tls-client-ca", tls_client_ca)):
-        if path is not None and tls_cert is None:
+    given_tls = {"--tls-key": tls_key, "--tls-client-ca": tls_client_ca, "--tls-client-auth": tls_client_auth}
+    for option, value in given_tls.items():
+        if value is not None and tls_cert is None:
             raise ConfigurationError(f"{option} needs --tls-cert")
     token = None
     if token_file is not None:
@@ -85,9 +105,22 @@ def storage_server(
             cert=str(tls_cert),
             key=str(tls_key or ""),
             client_ca=str(tls_client_ca or ""),
-            client_auth="required" if tls_client_ca is not None else "none",
+            client_auth=_client_auth(tls_client_auth, has_authority=tls_client_ca is not None),
         ),
+        clients=client or [],
         insecure=bool(insecure_wanted(insecure)),
         limits=msgspec.structs.replace(Limits(), **sizes),
     )
     run_storage_server(config, log_level=log_level)
+
+
+def _client_auth(text: str | None, *, has_authority: bool) -> ClientAuth:
+    from danube.model.errors import ConfigurationError
+
+    match text:
+        case None:
+            return "required" if has_authority else "none"
+        case "none" | "optional" | "required":
+            return text
+        case _:
+            raise ConfigurationError(f"--tls-client-auth {text!r} is not none, optional or required")

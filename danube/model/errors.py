@@ -413,7 +413,7 @@ class CallRefusedError(UnavailableError):
 
 
 class PeerBlockedError(CallRefusedError):
-    """The address of the caller has sent too many wrong credentials: the server closes its connection."""
+    """The server closes a connection: too many wrong credentials came from its address, or its certificate ended."""
 
     code = "peer-blocked"
 

@@ -22,6 +22,7 @@ from danube.model.log_events import log_event
 from danube.model.tls import TlsConfig
 from danube.model.version import __version__
 from danube.storage import StorageBackend, open_backend
+from danube.storage_server._admission import Admission
 from danube.storage_server._service import StorageService
 from danube.wire import Server, serve
 
@@ -47,8 +48,11 @@ class StorageServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Token that callers must present; None accepts every caller."""
     tls: TlsConfig | None = None
     """Certificate and rules of TLS; None serves without TLS."""
+    clients: Sequence[str] = ()
+    """Names of which a client's certificate must have one; without any, each of the authority ``client_ca`` counts."""
     insecure: bool = False
-    """Whether it may listen on addresses that other machines can reach, although it has no token or no TLS."""
+    """Whether it may listen on addresses that other machines can reach, although callers need no proof, or it has no
+    TLS."""
     limits: Limits = Limits()
 
 
@@ -56,13 +60,15 @@ def run_storage_server(config: StorageServerConfig, *, log_level: str = "info") 
     """Serve until SIGTERM or SIGINT, then drain. Blocks; main thread only. A second signal ends the process at once.
 
     Raises:
-        ConfigurationError: the URL, an address or the certificate is invalid.
-        ExposedAddressError: other machines can reach an address, and there is no token or no TLS; see ``insecure``.
+        ConfigurationError: the URL, an address, the certificate or a name of a client is invalid.
+        ExposedAddressError: other machines can reach an address, and callers need no proof, or there is no TLS; see
+            ``insecure``.
         StorageError: the backend cannot be opened.
     """
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    _admission(config)  # before anything is opened
     tls = None
     if config.tls is not None:
         from danube.wire.tls import ServerTls
@@ -73,7 +79,7 @@ def run_storage_server(config: StorageServerConfig, *, log_level: str = "info") 
 
 async def _main(config: StorageServerConfig, tls: ServerTls | None) -> None:
     async with open_backend(config.url, limits=config.limits) as backend, _listening(config) as listeners:
-        service = StorageService(backend, config.limits, config.token)
+        service = StorageService(backend, config.limits, _admission(config))
         _check_exposure(listeners, config)
         reloading = [signal.SIGHUP] if tls is not None else []  # without TLS it ends the process, as always
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *reloading) as signals:
@@ -86,12 +92,17 @@ async def _main(config: StorageServerConfig, tls: ServerTls | None) -> None:
                 nursery.start_soon(_heed, signals, server, tls, nursery.cancel_scope)
 
 
+def _admission(config: StorageServerConfig) -> Admission:
+    return Admission(config.token, config.tls.client_auth if config.tls is not None else "none", config.clients)
+
+
 def _check_exposure(listeners: Sequence[trio.abc.Listener[Any]], config: StorageServerConfig) -> None:
     """Refuse addresses that other machines can reach, unless callers prove themselves, or the risk is accepted."""
-    if config.token is not None and config.tls is not None:
+    proven = _admission(config).requires_proof
+    if proven and config.tls is not None:
         return
     bound = [_bound(listener) for listener in listeners]
-    if config.token is None:
+    if not proven:
         risk = "no token is required: all of them could read and delete all objects"
     else:
         risk = "there is no TLS: the token is sent unencrypted"

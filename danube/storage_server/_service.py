@@ -8,17 +8,18 @@ stops sending or reading ends after a timeout.
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import trio
 
 from danube.model import storage_api as api
-from danube.model.errors import InvalidArgumentError, StorageDeniedError, StorageTimeoutError
+from danube.model.errors import InvalidArgumentError, StorageTimeoutError
 from danube.model.limits import Limits
 from danube.model.version import __version__
 from danube.storage import StorageBackend, validate_key, validate_prefix
+from danube.storage_server._admission import Admission
 from danube.storage_server._budget import ByteBudget
 from danube.wire import Context, Message, Method, ServerStream, Service, UnaryHandler
 
@@ -31,12 +32,26 @@ _REQUEST_BYTES = api.PIECE_BYTES + 64 * 1024
 
 
 class StorageService:
-    """Handlers of the storage API over one backend. ``token``: required from callers; None accepts every caller."""
+    """Handlers of the storage API over one backend.
 
-    def __init__(self, backend: StorageBackend, limits: Limits, token: str | None = None) -> None:
+    Args:
+        backend: that is served.
+        limits: of the server.
+        admission: who may use it; None: every caller.
+        wall_s: returns the Unix time in seconds, by which certificates end.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        limits: Limits,
+        admission: Admission | None = None,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         self._backend = backend
         self._limits = limits
-        self._token = token
+        self._admission = admission if admission is not None else Admission()
+        self._wall_s = wall_s
         self._memory = ByteBudget(limits.storage_server_memory_bytes)
         self._puts = trio.Semaphore(limits.storage_server_max_puts)
         self._calls = trio.Semaphore(limits.storage_server_max_calls)
@@ -234,11 +249,9 @@ class StorageService:
         return StorageTimeoutError(f"the caller {what} nothing for {seconds:g} s (storage_server_stall_timeout_s)")
 
     def _admit(self, context: Context) -> None:
-        if self._token is None:
-            return
-        given = context.metadata.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            raise StorageDeniedError("this storage server requires a token; set the right one with option token_file")
+        if self._admission.requires_proof:
+            authorization = context.metadata.get("authorization", "")
+            self._admission.check(authorization, context.peer_certificate, self._wall_s())
 
 
 def _root(space: str) -> str:

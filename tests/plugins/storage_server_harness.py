@@ -9,17 +9,21 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import trio
 from brokers import READY_TIMEOUT_S, free_port
 
 from danube.model.limits import Limits
+from danube.model.tls import TlsConfig
 from danube.storage import MemoryBackend, StorageBackend
-from danube.storage_server import StorageService
+from danube.storage_server import Admission, StorageService
 from danube.wire import ClientStream, Server, serve
+from danube.wire.tls import ServerTls
 
 
 class StorageServerProcess:
@@ -101,16 +105,20 @@ async def serving(
     *,
     token: str | None = None,
     tls: ssl.SSLContext | None = None,
+    server_tls: TlsConfig | None = None,
+    admission: Admission | None = None,
+    wall_s: Callable[[], float] = time.time,
     **limits: float,
 ) -> AsyncIterator[Serving]:
     backend = backend if backend is not None else MemoryBackend()
     bounds = msgspec.structs.replace(Limits(), **limits)
-    service = StorageService(backend, bounds, token)
+    service = StorageService(backend, bounds, admission or Admission(token), wall_s)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     wrapped = listeners if tls is None else [trio.SSLListener(one, tls) for one in listeners]
     async with trio.open_nursery() as nursery:
-        server = await nursery.start(serve, wrapped, [service.service()], bounds)
+        certified = None if server_tls is None else ServerTls(server_tls, time.time)
+        server = await nursery.start(partial(serve, tls=certified), wrapped, [service.service()], bounds)
         yield Serving(backend, service, server, port)
         nursery.cancel_scope.cancel()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import ssl
+import time
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from danube.model.errors import (
 )
 from danube.model.limits import MIB, Limits
 from danube.storage import MemoryBackend, open_backend, open_storage
+from danube.storage_server import Admission
 from danube.wire import connect_channel
 
 # --- What is promised ---
@@ -507,6 +509,65 @@ async def test_a_process_that_asks_for_certificates_of_clients(tmp_path: Path) -
                 pass
 
 
+async def test_a_process_with_a_list_of_clients(tmp_path: Path) -> None:
+    """The names of certificates replace a token; with one they replace it if that is said."""
+    files = make_files(tmp_path)
+    cert, key = files.pair("server")
+    (tmp_path / "token").write_text("s3cret")
+
+    def query(name: str, *hosts: str, token: bool = False) -> str:
+        own, own_key = files.pair(name, *hosts)
+        told = f"&token_file={tmp_path / 'token'}" if token else ""
+        return f"?ca_file={files.ca}&cert_file={own}&key_file={own_key}{told}"
+
+    async def works(process: StorageServerProcess, query: str) -> None:
+        async with open_backend(process.remote(query=query)) as remote:
+            await remote.put("k", b"x")
+            assert await remote.get("k") == b"x"
+
+    broker, other = query("b1", "danube://shop/broker/b1"), query("b9", "danube://other/broker/b9")
+    executor = query("executor", "spark.example.org", "10.0.0.1")
+    options = ["--tls-cert", cert, "--tls-key", key, "--tls-client-ca", files.ca]
+    options += ["--client", "danube://shop/broker/*", "--client", "Spark.example.org"]
+    with StorageServerProcess("memory://", *options) as process:
+        await works(process, broker)
+        await works(process, executor)
+        with pytest.raises(StorageDeniedError, match="does not accept certificates for danube://other/broker/b9; add"):
+            await works(process, other)
+        with pytest.raises(StorageUnavailableError, match="pass one with cert and key"):
+            await works(process, f"?ca_file={files.ca}")
+    options += ["--token-file", str(tmp_path / "token")]
+    with StorageServerProcess("memory://", *options) as process:
+        with pytest.raises(StorageDeniedError, match="requires a token"):
+            await works(process, broker)
+        await works(process, query("b2", "danube://shop/broker/b2", token=True))
+        with pytest.raises(StorageDeniedError, match="does not accept certificates"):
+            await works(process, query("b3", "danube://other/broker/b3", token=True))
+    with StorageServerProcess("memory://", *options, "--tls-client-auth", "optional") as process:
+        await works(process, broker)
+        await works(process, f"?ca_file={files.ca}&token_file={tmp_path / 'token'}")
+        with pytest.raises(StorageDeniedError, match="requires a token"):
+            await works(process, f"?ca_file={files.ca}")
+
+
+async def test_a_certificate_that_ends_is_replaced_by_a_renewed_one(tmp_path: Path) -> None:
+    """The connection ends with it; the next one reads the files again."""
+    files = make_files(tmp_path)
+    own, own_key = files.pair("client", "danube://shop/broker/b1")
+    now_s = [time.time()]
+    config = files.server(client_ca=files.ca, client_auth="required")
+    admission = Admission(None, "required", ["danube://shop/broker/*"])
+    async with serving(server_tls=config, admission=admission, wall_s=lambda: now_s[0]) as one:
+        query = f"?ca_file={files.ca}&cert_file={own}&key_file={own_key}"
+        async with open_backend(one.url(query=query)) as remote:
+            await remote.put("k", b"x")
+            now_s[0] += 40 * 24 * 3600  # its certificate lasts for thirty days
+            files.pair("client", "danube://shop/broker/b1", days=100)
+            with pytest.raises(StorageUnavailableError, match="has ended; connect with a renewed one"):
+                await remote.get("k")
+            assert await remote.get("k") == b"x"
+
+
 async def test_a_signal_drains(tmp_path: Path) -> None:
     with StorageServerProcess("memory://?latency_ms=600") as process:
         async with open_backend(process.remote()) as remote, trio.open_nursery() as nursery:
@@ -527,6 +588,19 @@ async def test_a_signal_drains(tmp_path: Path) -> None:
         (["memory://", "--token-file", "empty"], 65, "one word"),
         (["memory://", "--tls-key", "empty"], 65, "--tls-key needs --tls-cert"),
         (["memory://", "--tls-cert", "empty"], 65, "certificate"),
+        (["memory://", "--tls-client-auth", "optional"], 65, "--tls-client-auth needs --tls-cert"),
+        (["memory://", "--tls-cert", "empty", "--tls-client-auth", "some"], 65, "is not none, optional or required"),
+        (["memory://", "--client", "danube://shop/broker/b1"], 65, "which are not asked for"),
+        (
+            ["memory://", "--tls-cert", "empty", "--tls-client-ca", "empty", "--client", "danube://*"],
+            65,
+            "is no name of clients",
+        ),
+        (
+            ["memory://", "--tls-cert", "empty", "--tls-client-ca", "empty", "--tls-client-auth", "optional"],
+            65,
+            "callers without one need a token",
+        ),
         (["memory://", "--memory", "much"], 65, "not a size"),
         (["memory://", "--max-object-size", "0"], 65, "must be greater than 0"),
         (["memory://", "--log-level", "loud"], 65, "loud"),

@@ -11,7 +11,7 @@ may guarantee less than the broker relies on.
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import trio
@@ -55,7 +55,7 @@ class RemoteConnection:
         limits: Limits,
         metadata: Mapping[str, str],
         connect: Connect | None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self.url = url
         """URL of the server for messages, without secrets."""
@@ -86,9 +86,9 @@ class RemoteConnection:
     async def _hold(self, attempt: _Attempt) -> None:
         """Connect, notify waiting calls, and keep the connection until it ends."""
         try:
-            async with connect_channel(
-                self._host, self._port, self._limits, connect=self._connect, tls=self._tls
-            ) as channel:
+            # The files are read for each connection, so that renewed certificates are used.
+            tls = None if self._tls is None else await trio.to_thread.run_sync(self._tls)
+            async with connect_channel(self._host, self._port, self._limits, connect=self._connect, tls=tls) as channel:
                 await self._describe(channel)
                 attempt.channel = channel
                 attempt.done.set()
@@ -144,11 +144,12 @@ async def connect_remote(
     limits: Limits | None = None,
     token: str = "",
     connect: Connect | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> AsyncIterator[RemoteConnection]:
     """Connect to a storage server and query its description; close the connection at the end of the block.
 
-    ``connect`` opens the byte stream instead of TCP; ``tls`` verifies the server (None: no TLS). Raises
+    ``connect`` opens the byte stream instead of TCP; ``tls`` returns what verifies the server (None: no TLS), and is
+    called in a thread for each connection. Raises
     :class:`StorageError` if the server cannot be reached, or refuses the connection.
     """
     metadata = {"authorization": f"Bearer {token}"} if token else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -73,13 +73,18 @@ class RemoteStoragePlugin(StoragePlugin[RemoteConfig]):
             yield RemoteBackend(connection, space)
 
 
-def _tls(config: RemoteConfig, url: str) -> ssl.SSLContext | None:
+def _tls(config: RemoteConfig, url: str) -> Callable[[], ssl.SSLContext] | None:
     if not (config.tls or config.ca_file or config.cert_file):
         return None
-    try:
+
+    def load() -> ssl.SSLContext:
         return client_context(config.ca_file, config.cert_file, config.key_file)
+
+    try:
+        load()
     except ConfigurationError as error:
         raise ConfigurationError(f"{url}: {error.message}") from error
+    return load
 
 
 def _token(config: RemoteConfig, url: str) -> str:
