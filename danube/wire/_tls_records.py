@@ -41,7 +41,12 @@ class Records:
             those whose header is complete.
         """
         size, begun, position = len(data), 0, begin + self._ahead
-        if self._header:
+        if not position and not self._header and size >= _HEADER:
+            position = _HEADER + (data[3] << 8 | data[4])
+            if position == size:
+                return size, 1  # most reads of small messages bring one record
+            begun = 1
+        elif self._header:
             missing = _HEADER - len(self._header)
             self._header += data[begin : begin + missing]
             if len(self._header) < _HEADER:

@@ -223,27 +223,29 @@ class TlsTransport:
             PeerFloodError: too many of their records carry no data.
         """
         parts: list[bytes] = []
+        records, incoming = self._records, self._incoming
         begin, size = 0, len(sealed)
         while begin < size and not self._ended:
-            end, begun = self._records.cut(sealed, begin, RECORDS_AT_ONCE)
-            self._incoming.write(sealed if end - begin == size else memoryview(sealed)[begin:end])
+            end, begun = records.cut(sealed, begin, RECORDS_AT_ONCE)
+            incoming.write(sealed if end - begin == size else memoryview(sealed)[begin:end])
             begin, before = end, len(parts)
             self._decrypt(parts)
-            self._idle += begun - (len(parts) - before)
-            if self._idle > 1:
-                self._count_idle()
+            if (idle := self._idle + begun - len(parts) + before) > 1:
+                idle = self._count_idle(idle)
+            self._idle = idle
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _count_idle(self) -> None:
-        count, self._idle = self._idle - 1, 1
+    def _count_idle(self, idle: int) -> int:
+        """Charge all but one of the records without data, which may be incomplete; return how many are left."""
         now = anyio.current_time()
         if self._idle_allowance is None:
             self._idle_allowance = Allowance("max_tls_idle_records_per_minute", self._idle_records, 60.0, now)
-        if not self._idle_allowance.take(count, now):
+        if not self._idle_allowance.take(idle - 1, now):
             raise PeerFloodError(
                 f"the peer sends TLS records without data, such as updates of keys: more than"
                 f" {self._idle_allowance.name} = {self._idle_records}"
             )
+        return 1
 
     def _decrypt(self, parts: list[bytes]) -> None:
         """Append what the records of the input carry: one part for each of them that carries data."""
