@@ -16,7 +16,7 @@ class Verdict:
 
     target: Target
     value: float | None
-    """The median, or the ratio of two medians; None if it was not measured."""
+    """The median, or the ratio or difference of two medians; None if it was not measured."""
     reason: str = ""
     """Why it could not be judged."""
 
@@ -32,6 +32,8 @@ class Verdict:
         """The target in words."""
         arm = f"{self.target.arm}: " if self.target.arm != "danube" else ""
         sign = ">=" if self.target.at_least else "<="
+        if self.target.difference:
+            return f"{arm}{self.target.metric} {sign} {self.target.against} + {self.target.limit:,.10g}"
         unit = f" x {self.target.against}" if self.target.against else ""
         return f"{arm}{self.target.metric} {sign} {self.target.limit:,.10g}{unit}"
 
@@ -53,6 +55,8 @@ def _judge(target: Target, result: RunResult) -> Verdict:
     if result.options.sync_delay_ms and _is_peer(target):
         return Verdict(target, None, "peers run without the injected delay")
     theirs = _median(result, target.scenario, target.against, target.metric)
+    if target.difference and theirs is not None:
+        return Verdict(target, ours - theirs)
     return Verdict(target, ours / theirs) if theirs else Verdict(target, None, f"no figure for {target.against}")
 
 

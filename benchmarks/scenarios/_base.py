@@ -51,7 +51,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Target:
-    """A goal for Danube: a number, or a multiple of another arm's result in the same run."""
+    """A goal for Danube: a number, or a multiple of another arm's result in the same run, or so much more than it."""
 
     scenario: str
     metric: str
@@ -62,6 +62,8 @@ class Target:
     """The arm to compare with; empty for an absolute limit."""
     arm: str = "danube"
     """The arm that has to reach it."""
+    difference: bool = False
+    """Whether ``limit`` is what this arm may have more than ``against``, instead of a factor."""
 
 
 @dataclass(frozen=True)

@@ -110,19 +110,24 @@ def _measurement(system: str, **values: list[float]) -> Measurement:
 
 
 def _result(danube: list[float], jetstream: list[float], sync_delay_ms: float = 0.0) -> RunResult:
-    scenario = ALL_SCENARIOS["s1"]
+    measured = [_measurement("danube", messages_per_s=danube), _measurement("jetstream", messages_per_s=jetstream)]
+    return _result_of("s1", measured, sync_delay_ms)
+
+
+def _result_of(name: str, measured: list[Measurement], sync_delay_ms: float = 0.0) -> RunResult:
+    scenario = ALL_SCENARIOS[name]
     return RunResult(
         SCHEMA,
         "2030-01-01T00:00:00+00:00",
         "2030-01-01T00:01:00+00:00",
         Machine("a cpu", 2, 2**34, "Linux 6", "3.11", "ext4", 40.0, 80.0),
-        Options(["s1"], list(ALL_SYSTEMS), len(danube), 1.0, sync_delay_ms),
+        Options([name], list(ALL_SYSTEMS), len(measured[0].repetitions), 1.0, sync_delay_ms),
         [
             ScenarioResult(
-                "s1",
+                name,
                 scenario.title,
                 list(scenario.metrics),
-                [_measurement("danube", messages_per_s=danube), _measurement("jetstream", messages_per_s=jetstream)],
+                measured,
                 [Missing("redis-benchmark", "it was not found")],
             )
         ],
@@ -139,6 +144,21 @@ def test_targets_are_judged_by_medians_and_ratios() -> None:
 def test_ratios_are_not_judged_when_only_danube_was_slowed_down() -> None:
     verdicts = judge(_result([2e6], [1.0], sync_delay_ms=6))
     assert [one.met for one in verdicts] == [True, None, None]
+
+
+def test_what_tls_may_add_is_judged_by_a_difference() -> None:
+    def arm(name: str, median_us: float) -> Measurement:
+        return _measurement(name, paced_p50_us=[median_us], back_to_back_p50_us=[median_us])
+
+    result = _result_of("t3", [arm("danube", 400), arm("danube, TLS", 550), arm("danube, TLS and token", 551)], 6)
+    verdicts = judge(result)
+    assert [(one.target.arm, one.value, one.met) for one in verdicts] == [
+        ("danube, TLS", 150, True),
+        ("danube, TLS", 150, True),
+        ("danube, TLS and token", 151, False),
+        ("danube, TLS and token", 151, False),
+    ]
+    assert verdicts[0].wanted == "danube, TLS: paced_p50_us <= danube + 150"
 
 
 def test_result_files_are_read_back_and_foreign_ones_refused(tmp_path: Path) -> None:
