@@ -440,6 +440,9 @@ def test_a_stream_is_written_once(
     finish(writing(lines(spark, files), broker, checkpoint, **options))
     assert payloads(client, topic) == expected(400)
     assert nothing_staged(client)
+    if "producerId" in options:
+        (job,) = [job for job in client.jobs.describe() if job.name == options["producerId"]]
+        assert (job.topic, job.rows, job.error) == (topic, 400, ""), "repeated batches were written once"
 
 
 def test_a_new_checkpoint_under_an_old_name_is_refused(

@@ -123,6 +123,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Stored bytes that a task should read."""
     max_clock_skew_us: int | None = None
     """With ``pushdown``: maximum by which a producer's clock is ahead of the broker's. None: unknown."""
+    job_name: str = ""
+    """Name of a streaming query in the broker's list of jobs; empty: a generated one."""
     payload_format: str = "binary"
     """Name of the payload format."""
     mode: str = "PERMISSIVE"
@@ -328,6 +330,11 @@ def _producer(name: str, value: str) -> str:
     return validate_name("producer", value.strip())
 
 
+def _job(name: str, value: str) -> str:
+    del name
+    return validate_name("job", value.strip())
+
+
 class _Option(NamedTuple):
     """One option: its parser, its field, and the queries in which it has an effect."""
 
@@ -355,6 +362,7 @@ _OPTIONS: Final = (
     _Option("cluster", "cluster", _text, (_READ,)),
     _Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, (_STREAM,)),
     _Option("maxBytesPerTrigger", "max_bytes_per_trigger", _size, (_STREAM,)),
+    _Option("jobName", "job_name", _job, (_STREAM,)),
     _Option("minPartitions", "min_partitions", _count, _BOTH),
     _Option("targetPartitionBytes", "target_partition_bytes", _size, _BOTH),
     _Option("payloadFormat", "payload_format", _text, _BOTH),

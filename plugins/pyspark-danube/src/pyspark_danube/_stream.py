@@ -16,7 +16,9 @@ provided by :mod:`pyspark_danube._watch`.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,13 +31,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from danube.model.errors import DataLossError
+from danube.model.errors import DanubeError, DataLossError
 from pyspark_danube._columns import Columns
 from pyspark_danube._logs import BrokerLogs, locate
 from pyspark_danube._options import EARLIEST_OFFSET
 from pyspark_danube._plan import ReadTask, Source, check_named, pack, resolve
 from pyspark_danube._positions import LogKey, Position, Positions, Span, admit, decode, encode, resume, spans
 from pyspark_danube._reading import read_task
+from pyspark_danube._reporting import Reporter, standings
 from pyspark_danube._watch import Watch
 from pyspark_danube._weights import Weights
 
@@ -62,13 +65,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = Columns(schema, payload_format=options.payload_format, mode=options.mode)
         self._watch: Watch | None = None
+        self._reporter: Reporter | None = None
+        self._first: Positions | None = None
+        """Where this run of the query began."""
         self._weights = Weights()
         self._target: Positions | None = None
         self._answered: tuple[dict[str, Any], int, ReadLimit, dict[str, Any]] | None = None
         self._reported: tuple[int, dict[str, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_watch": None, "_target": None, "_answered": None, "_reported": None}
+        return self.__dict__ | {
+            "_watch": None,
+            "_reporter": None,
+            "_first": None,
+            "_target": None,
+            "_answered": None,
+            "_reported": None,
+        }
 
     # --- Positions ---
 
@@ -107,11 +120,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: the next messages are gone, and ``failOnDataLoss`` is true.
             DanubeError: the broker has been unavailable for too long.
         """
+        with self._failures_reported():
+            return self._latest(start, limit)
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         watch = self._watching()
         logs = watch.logs
         if self._answered is not None and self._answered[:3] == (start, logs.version, limit):
             return self._answered[3]
         at = decode(start)
+        self._note(at, logs.states)
         states = self._visible(logs.states, at)
         resumed = resume(at, states)
         if resumed.losses:
@@ -151,6 +169,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: some of its messages are gone, and ``failOnDataLoss`` is true.
             DanubeError: the broker does not answer.
         """
+        with self._failures_reported():
+            return self._tasks(start, end)
+
+    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         until = decode(end)
         wanted = spans(decode(start), until)
         if not wanted:
@@ -189,7 +211,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _watching(self) -> Watch:
         if self._watch is None:
             self._watch = Watch(self._options)
+            name = self._options.job_name or f"spark-{uuid.uuid4().hex[:12]}"
+            self._reporter = Reporter(self._watch.client, name)
         return self._watch
+
+    @contextmanager
+    def _failures_reported(self) -> Iterator[None]:
+        try:
+            yield
+        except DanubeError as error:
+            if self._reporter is not None:
+                self._reporter.failed(error)
+            raise
+
+    def _note(self, at: Positions, states: Mapping[LogKey, LogState]) -> None:
+        """Note for the reports how far the query is; what is before ``at`` is done."""
+        if self._first is None:
+            self._first = at
+        if self._reporter is not None:
+            self._reporter.note(standings(self._first, at, states))
 
     def _visible(self, states: Mapping[LogKey, LogState], at: Mapping[LogKey, Position]) -> dict[LogKey, LogState]:
         """Return the logs as a query with ``availableNow`` sees them: they end where they ended when it began."""

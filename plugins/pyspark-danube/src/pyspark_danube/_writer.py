@@ -51,6 +51,7 @@ from danube.model.errors import (
 )
 from danube.model.stage_api import StagedBatch
 from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, broker_client, enter_client
+from pyspark_danube._reporting import report_batch, report_failure
 from pyspark_danube._routing import route_keys
 from pyspark_danube._rows import check_columns, to_messages
 
@@ -188,7 +189,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"producer {producer!r} has committed batch {batchId} in another query; this one has a new checkpoint."
                 " Its rows were not written, because their batch ids are in use: set another producerId"
             )
-            _commit(self._options, producer, batchId, _stages(messages), query, taken)
+            _commit(self._options, producer, batchId, _stages(messages), query, taken, job=producer)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Drop the stages of a micro-batch, including future ones of tasks that are still running.
@@ -200,7 +201,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._options.producer_id:
             writes.add((self._options.producer_id, ""))
         for producer, write_id in sorted(writes):
-            _abort(self._options, producer, batchId, write_id, _topics(messages))
+            _abort(self._options, producer, batchId, write_id, _topics(messages), job=producer)
 
 
 def stage_rows(
@@ -292,9 +293,22 @@ def _targets(client: Client, topic: str) -> list[str]:
 
 
 def _commit(
-    options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch], label: str, taken: str
+    options: WriteOptions,
+    producer: str,
+    batch_id: int,
+    stages: Sequence[StagedBatch],
+    label: str,
+    taken: str,
+    *,
+    job: str = "",
 ) -> None:
-    """Commit a batch; ``taken`` is the error text if the batch id was committed under another label."""
+    """Commit a batch.
+
+    Args:
+        options, producer, batch_id, stages, label: of the batch.
+        taken: the error text if the batch id was committed under another label.
+        job: reported as this one; empty: not at all.
+    """
     if not stages:
         return  # nothing to commit or record: a repetition is empty, too
     shares = {producer: list(stages)}
@@ -303,19 +317,37 @@ def _commit(
         for stage in sorted(stages, key=lambda stage: stage.topic):
             shares.setdefault(_scoped(producer, stage.topic), []).append(stage)
     with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
+        written: list[StagedBatch] = []
         for name, share in shares.items():
             outcome = client.stages.commit(name, batch_id, share, label=label)
             if outcome.committed:
+                written += share
                 continue
             if outcome.label != label:
                 # Treated as a repetition, rows of another write would be lost silently.
                 raise FailedPreconditionError(taken)
             logger.warning("batch %d of producer %s was committed before", batch_id, name)
+        if job:
+            report_batch(client, job, written)
 
 
-def _abort(options: WriteOptions, producer: str, batch_id: int, write_id: str, topics: Collection[str]) -> None:
-    """Drop the stages of one write, or (empty) all of the batch; ``topics`` are those that tasks have reported."""
+def _abort(
+    options: WriteOptions,
+    producer: str,
+    batch_id: int,
+    write_id: str,
+    topics: Collection[str],
+    *,
+    job: str = "",
+) -> None:
+    """Drop the stages of one write, or (empty) all of the batch; ``topics`` are those that tasks have reported.
+
+    It is reported as a failure of ``job``, unless that is empty.
+    """
     with broker_client(options.servers) as client:
+        if job:
+            named = {options.topic} if options.topic else set(topics)
+            report_failure(client, job, named, f"batch {batch_id} has failed, and its rows were dropped")
         if not options.by_partition:
             client.stages.abort(producer, batch_id, write_id=write_id)
             return
