@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from danube.model import api, cluster_api, history_api, policy_api, query_api
 from danube.model.cluster_api import ClusterMethod
 from danube.model.history_api import HistoryMethod
-from danube.model.job_api import JobMethod, ListJobs, ReportJob
+from danube.model.job_api import JobList, JobMethod, ListJobs, ReportJob
 from danube.model.log_api import ChangeLogLevel, LogMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
@@ -30,6 +30,12 @@ def unary_calls(operations: Operations) -> Service:
 
     async def info(_request: api.Empty) -> api.BrokerInfo:
         return operations.info()
+
+    async def report_job(request: ReportJob) -> api.Done:
+        return await operations.jobs.report(request)
+
+    async def list_jobs(request: ListJobs) -> JobList:
+        return await operations.jobs.list(request)
 
     table: list[tuple[str, Operation, type]] = [
         (api.Method.INFO, info, api.Empty),
@@ -65,8 +71,8 @@ def unary_calls(operations: Operations) -> Service:
         (QueryMethod.STATE, logs.states, query_api.GetLogStates),
         (QueryMethod.PARTS, logs.parts, query_api.GetLogParts),
         (QueryMethod.OFFSET_AT, logs.offset_at, query_api.FindOffset),
-        (JobMethod.REPORT, operations.jobs.report, ReportJob),
-        (JobMethod.LIST, operations.jobs.list, ListJobs),
+        (JobMethod.REPORT, report_job, ReportJob),
+        (JobMethod.LIST, list_jobs, ListJobs),
         (ClusterMethod.STATUS, cluster.status, cluster_api.GetClusterStatus),
         (ClusterMethod.EXPLAIN, cluster.explain, cluster_api.ExplainCluster),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),

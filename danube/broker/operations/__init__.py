@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
-from danube.broker.operations.jobs import JobOperations
 from danube.broker.operations.logs import LogOperations
 from danube.broker.operations.policies import PolicyOperations
 from danube.broker.operations.storages import StorageOperations
@@ -23,6 +22,7 @@ from danube.model.policy_api import PolicyMethod
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.operations.jobs import JobOperations
     from danube.broker.operations.security import SecurityOperations
     from danube.broker.runtime.log_levels import LogLevels
     from danube.model import Limits, api
@@ -57,7 +57,7 @@ class Operations:
         self.cluster = cluster
         self.backups = backups
         self.log_levels = log_levels
-        self.jobs = JobOperations(limits)
+        self._limits = limits
         self._make_security = security
         self.topics = TopicOperations(directory)
         self.policies = PolicyOperations(directory)
@@ -66,6 +66,13 @@ class Operations:
         self.topics.across.first[HistoryMethod.CHANGE_RETENTION] = self.storages.set_retention
         self.topics.across.first[PolicyMethod.CHANGE_SUBSCRIPTION] = self.policies.judge_subscription
         self.logs = LogOperations(directory)
+
+    @cached_property
+    def jobs(self) -> JobOperations:
+        """Operations on jobs that report to this broker; most brokers have none."""
+        from danube.broker.operations.jobs import JobOperations
+
+        return JobOperations(self._limits)
 
     @cached_property
     def security(self) -> SecurityOperations:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final, Literal, TextIO
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import trio
 
 from danube.model.log_events import event_of, fields_of, repeat_key
-from danube.model.log_lines import json_line
-from danube.model.log_repeats import REPEAT_S, Due, Repeats
+
+if TYPE_CHECKING:
+    from danube.model.log_repeats import Due, Repeats
 
 __all__ = ["LogOutput"]
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _REPEATS: Final = "danube_repeats"
-_LOOK_S: Final = REPEAT_S / 6
+_LOOK_S: Final = 10.0
 """How often a process without new lines looks for repeats that it has to report."""
 
 
@@ -40,7 +41,8 @@ class LogOutput(logging.StreamHandler[TextIO]):
     ) -> None:
         super().__init__(stream)
         self._clock_s = clock_s
-        self._repeats: Repeats[logging.LogRecord] = Repeats()
+        self._repeats: Repeats[logging.LogRecord] | None = None
+        """Made with the first repeating event; most brokers have none."""
         self.setFormatter(logging.Formatter(_TEXT) if format == "text" else _JsonFormatter())
 
     def install(self, level: str) -> None:
@@ -55,21 +57,27 @@ class LogOutput(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, unless it repeats one of the last minute."""
-        now = self._clock_s()
-        self._report(self._repeats.due(now))
         key = repeat_key(record.__dict__)
-        if key is None or self._repeats.note(key, record, now):
+        if self._repeats is not None:
+            self._report(self._repeats.due(self._clock_s()))
+        elif key is not None:
+            from danube.model.log_repeats import Repeats
+
+            self._repeats = Repeats()
+        if key is None or self._repeats is None or self._repeats.note(key, record, self._clock_s()):
             super().emit(record)
 
     def flush_repeats(self) -> None:
         """Report all repeats that are not reported yet; called at the end of the process."""
-        self._report_locked(self._repeats.rest)
+        if self._repeats is not None:
+            self._report_locked(self._repeats.rest)
 
     async def run(self) -> None:
         """Report repeats after which no other line comes; runs until cancelled."""
         while True:
             await trio.sleep(_LOOK_S)
-            self._report_locked(lambda: self._repeats.due(self._clock_s()))
+            if (repeats := self._repeats) is not None:
+                self._report_locked(lambda: repeats.due(self._clock_s()))
 
     def _report_locked(self, take: Callable[[], list[Due[logging.LogRecord]]]) -> None:
         self.acquire()
@@ -81,7 +89,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
     def _report(self, due: list[Due[logging.LogRecord]]) -> None:
         for record, number in due:
             again = logging.makeLogRecord(record.__dict__)
-            again.msg = f"{record.getMessage()} (repeated: {number} lines in the last {REPEAT_S:.0f} s were left out)"
+            again.msg = f"{record.getMessage()} (repeated: {number} lines in the last minute were left out)"
             again.args = ()
             again.exc_info = again.exc_text = None  # the first line had it
             again.__dict__[_REPEATS] = number
@@ -91,10 +99,16 @@ class LogOutput(logging.StreamHandler[TextIO]):
 class _JsonFormatter(logging.Formatter):
     """Makes JSON of records."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        from danube.model.log_lines import json_line  # not needed for text
+
+        self._json_line = json_line
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
         attributes = record.__dict__
-        return json_line(
+        return self._json_line(
             time_s=record.created,
             level=record.levelname,
             logger=record.name,

@@ -92,4 +92,4 @@ def test_repeats_are_counted_in_text_too() -> None:
     output.handler.flush_repeats()
     first, again = output.lines()
     assert first.endswith("the handler of /x failed")
-    assert again.endswith("the handler of /x failed (repeated: 2 lines in the last 60 s were left out)")
+    assert again.endswith("the handler of /x failed (repeated: 2 lines in the last minute were left out)")
