@@ -40,7 +40,7 @@ from danube.broker.joining import Joining, find_own_address
 from danube.broker.operations import Operations
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
-from danube.broker.operations.info import broker_info
+from danube.broker.operations.info import broker_info, facts_of
 from danube.broker.runtime.config import BrokerConfig, OidcConfig
 from danube.broker.runtime.log_levels import LogLevels
 from danube.broker.runtime.ports import Ports, bind
@@ -67,10 +67,12 @@ from danube.wire import DEFAULT_CODECS, Context, Server
 if TYPE_CHECKING:
     from danube.broker.audit_log import AuditLog
     from danube.broker.operations.security import Records, SecurityOperations
+    from danube.broker.operations.wellness import BrokerFacts
     from danube.broker.security.gate import Gate
     from danube.broker.security.numbers import NumberedObjects
     from danube.broker.security.oidc import OidcIssuer, OidcIssuers
     from danube.broker.topic.topic import Topic
+    from danube.model.connection_api import ConnectionInfo
     from danube.security.keys import SigningKey
     from danube.security.roles import Principal
 
@@ -311,11 +313,19 @@ class Broker:
             self._gate.follow(store)
         log_levels = LogLevels(config.limits, lambda: "" if membership.is_alone else membership.broker)
         self.operations = Operations(
-            directory, self.info, cluster, backups, partial(self._open_security, store), log_levels, config.limits
+            directory,
+            self.info,
+            cluster,
+            backups,
+            partial(self._open_security, store),
+            log_levels,
+            config.limits,
+            connections=_Connections(self),
+            facts=partial(self._facts, pulse),
         )
-        self.operations.topics.across.begin(
-            self.peers, lambda: self.started and not self.draining, lambda: self.security_known
-        )
+        serving = lambda: self.started and not self.draining  # noqa: E731
+        self.operations.topics.across.begin(self.peers, serving, lambda: self.security_known)
+        self.operations.everywhere.begin(self.peers, serving)
         self.peers.on_call(STATUS, cluster.answer)
         unsettled = await recover(
             directory,
@@ -560,11 +570,35 @@ class Broker:
         """Return how many bytes clients have sent and received."""
         return self._server.received_bytes, self._server.sent_bytes
 
+    def _facts(self, pulse: Pulse) -> BrokerFacts:
+        """Return the figures of this broker that may need attention."""
+        tls = self._ports.tls
+        return facts_of(
+            self.directory,
+            connections=self._server.connections,
+            loop_lag_s=pulse.lag_s(),
+            certificate_ends_s=None if tls is None else tls.expires_at_s - self.runtime.clock_us() / 1e6,
+        )
+
     def info(self) -> api.BrokerInfo:
         """Return the status that the broker reports about itself."""
         return broker_info(
             self.directory, connections=self._server.connections, uptime_s=trio.current_time() - self._started_at
         )
+
+
+class _Connections:
+    """The open connections of a broker, for its operations."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def connections(self) -> list[ConnectionInfo]:
+        broker = self._broker
+        return broker._ports.connections(broker.directory.broker, broker.runtime.clock_us())
+
+    def end_connection(self, connection_id: str, reason: str) -> bool:
+        return self._broker._ports.end_connection(self._broker.directory.broker, connection_id, reason)
 
 
 def _issuer(config: OidcConfig) -> OidcIssuer:

@@ -32,6 +32,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "dlq": "danube.cli.dlq:dlq_app",
     "stages": "danube.cli.stages:stages_app",
     "jobs": "danube.cli.jobs:jobs_app",
+    "connections": "danube.cli.connections:connections_app",
     "storage": "danube.cli.storage:storage_app",
     "cluster": "danube.cli.cluster:cluster_app",
     "security": "danube.cli.security:security_app",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -28,11 +28,27 @@ from danube.model.cluster_api import (
     Explained,
     GetClusterStatus,
 )
+from danube.model.connection_api import (
+    ConnectionInfo,
+    ConnectionList,
+    ConnectionMethod,
+    KillConnection,
+    ListConnections,
+)
 from danube.model.errors import SubscriptionNotFoundError
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import TopicId
 from danube.model.log_api import ChangeLogLevel, LogLevel, LogMethod
 from danube.model.names import validate_name, validate_namespace, validate_topic
+from danube.model.overview_api import (
+    PATIENCE_S,
+    FindingList,
+    GetFindings,
+    OverviewMethod,
+    OverviewSubscriptions,
+    SubscriptionOverview,
+    SubscriptionRow,
+)
 from danube.model.policies import Durability, Retention
 from danube.model.policy_api import ChangePolicies, ChangeSubscriptionPolicy, PolicyMethod, PolicyReport, ShowPolicies
 from danube.model.quotas import ChangeQuota, QuotaMethod, QuotaReport, ShowQuota
@@ -42,12 +58,21 @@ if TYPE_CHECKING:
 
     from danube.client._pool import Pool
 
-__all__ = ["Admin"]
+__all__ = ["Admin", "Overview"]
 
 _MAX_PARTS_AT_ONCE: Final = 16
 """Calls at a time about the partitions of one topic."""
 
 T = TypeVar("T")
+
+
+class Overview(NamedTuple):
+    """The subscriptions of all topics."""
+
+    subscriptions: list[SubscriptionRow]
+    """In the order of topics and subscriptions; a partitioned topic has a row for each partition."""
+    silent: list[str]
+    """Brokers that are away or did not answer: their subscriptions are missing."""
 
 
 class Admin:
@@ -279,6 +304,67 @@ class Admin:
         _reference(topic, subscription)
         request = api.DeleteSubscription(topic, subscription)
         await self._of_parts(self._change, api.Method.DELETE_SUBSCRIPTION, request, api.Done)
+
+    async def overview(
+        self,
+        *,
+        namespace: str | None = None,
+        topic: str | None = None,
+        unwell_only: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> Overview:
+        """Return the subscriptions of all topics of the cluster, in the order of their names, with their states.
+
+        Args:
+            namespace: only of topics in it; None: of all.
+            topic: only of this topic: a plain or partitioned one, or a partition; None: of all.
+            unwell_only: leave out those that are well.
+            patience_s: subscriptions with work in progress count as well until their oldest unacknowledged message is
+                older, in seconds.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+        """
+        if topic is not None:
+            validate_topic(topic)
+        check_seconds("patience_s", patience_s)
+        request = OverviewSubscriptions(
+            namespace=namespace or "", topic=topic or "", unwell_only=unwell_only, patience_s=patience_s
+        )
+        rows: list[SubscriptionRow] = []
+        silent: set[str] = set()
+        while True:
+            page = await self._read(OverviewMethod.SUBSCRIPTIONS, request, SubscriptionOverview)
+            rows += page.subscriptions
+            silent.update(page.silent)
+            if page.next is None:
+                return Overview(rows, sorted(silent))
+            request = msgspec.structs.replace(request, after=page.next)
+
+    async def findings(self) -> FindingList:
+        """Return everything about brokers, topics and storages that is not well, but for subscriptions."""
+        return await self._read(OverviewMethod.FINDINGS, GetFindings(), FindingList)
+
+    async def list_connections(self) -> list[ConnectionInfo]:
+        """Return the open connections of all brokers."""
+        found: list[ConnectionInfo] = []
+        while True:
+            request = ListConnections(found[-1].id if found else "")
+            page = await self._read(ConnectionMethod.LIST, request, ConnectionList)
+            found += page.connections
+            if not page.more or not page.connections:
+                return found
+
+    async def kill_connection(self, connection_id: str) -> None:
+        """End a connection; its client may connect again.
+
+        Args:
+            connection_id: as :meth:`list_connections` returns it, for example ``"b1-12"``.
+
+        Raises:
+            NotFoundError: it is not open.
+        """
+        await self._change(ConnectionMethod.KILL, KillConnection(connection_id), api.Done)
 
     async def policies(self, target: str = "") -> PolicyReport:
         """Return the policies of a target: its own, the effective ones, and the level of each.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from danube.history.segment import SegmentPart
+from danube.log.index import interpolated
 from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 from danube.model.query_api import LogPart
 
@@ -115,6 +116,16 @@ class TopicHistory:
         """Return the first part with a batch appended at or after a time."""
         at = bisect_left(self._highest_us, time_us)
         return self.parts[at] if at < len(self.parts) else None
+
+    def appended_us(self, offset: Offset) -> int:
+        """Estimate when a sealed record was appended, from the times of its part; 0: it is not sealed."""
+        record = self.find(offset)
+        if record is None:
+            return 0
+        part = record.part
+        return interpolated(
+            offset, part.base_offset, part.first_time_us, part.end_offset, max(part.first_time_us, part.last_time_us)
+        )
 
     def add(self, record: PartRecord) -> None:
         """Insert a part in order."""

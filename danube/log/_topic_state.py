@@ -138,7 +138,9 @@ class TopicState:
         self._cached = TopicCache()
         assert durability is not Durability.NONE, "a topic that stores nothing has no log"
         self._resume: tuple[Offset, Location] = _NOWHERE
+        self._recovered_end, self._recovered_us = FIRST_OFFSET, 0
         if recovered is not None:
+            self._recovered_end, self._recovered_us = recovered.next_offset, recovered.append_time_us
             self.index = recovered.index
             next_offset = max(next_offset, recovered.next_offset)
         else:
@@ -178,6 +180,19 @@ class TopicState:
     def stored_bytes(self) -> int:
         """Bytes of the topic's batches in the journal that are still needed."""
         return self._journal.stored_bytes(self.topic_id)
+
+    def appended_us(self, offset: Offset) -> int:
+        """Return when a record in the journal was appended, microseconds since the epoch; 0: that is not known.
+
+        That is exact for records in the cache; for others it is estimated from the times around them.
+        """
+        batch = self._cached.get(offset)
+        if batch is not None:
+            return batch.append_time_us
+        later = self._cached.first()
+        if later is not None:
+            return self.index.time_of(offset, later.base_offset, later.append_time_us)
+        return self.index.time_of(offset, self._recovered_end, self._recovered_us)
 
     # --- Writing ---
 

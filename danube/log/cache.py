@@ -76,6 +76,10 @@ class TopicCache:
         assert batch is not None
         return batch if offset < batch.end_offset else None
 
+    def first(self) -> StoredBatch | None:
+        """Return the batch with the lowest offset."""
+        return self._batches[self._head] if self._head < len(self._batches) else None
+
     def clear(self) -> None:
         """Remove all batches: at once for readers, while their bytes are released later by the cache's queue."""
         self._bases.clear()

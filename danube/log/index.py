@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from danube.model.ids import FIRST_OFFSET, Offset
 
-__all__ = ["REGION_BYTES", "Location", "TopicIndex"]
+__all__ = ["REGION_BYTES", "Location", "TopicIndex", "interpolated"]
 
 REGION_BYTES: Final = 64 * 1024
 _POSITION_BITS: Final = 32
@@ -26,6 +26,13 @@ class Location(NamedTuple):
 
     file: int
     position: int
+
+
+def interpolated(offset: int, start: int, start_us: int, end: int, end_us: int) -> int:
+    """Return a time for an offset between two others whose times are known, as if messages had come evenly."""
+    if end_us <= start_us or not start < offset < end:
+        return end_us if offset >= end and end_us > start_us else start_us
+    return start_us + (end_us - start_us) * (offset - start) // (end - start)
 
 
 class TopicIndex:
@@ -79,6 +86,21 @@ class TopicIndex:
         """Return the base offset of the last entry appended before ``time_us``, None if there is none."""
         at = bisect_left(self._times, time_us)
         return Offset(self._offsets[at - 1]) if at else None
+
+    def time_of(self, offset: Offset, end_offset: Offset, end_us: int) -> int:
+        """Estimate when the batch with an offset was appended, from the entries around it; 0: there are none.
+
+        Args:
+            offset: of a batch in the journal.
+            end_offset, end_us: a later batch, and when it was appended; 0: the estimate is that of the entry before.
+        """
+        if not self._offsets:
+            return 0
+        at = max(0, bisect_right(self._offsets, offset) - 1)
+        base, time_us = self._offsets[at], self._times[at]
+        if at + 1 < len(self._offsets):
+            end_offset, end_us = Offset(self._offsets[at + 1]), self._times[at + 1]
+        return interpolated(offset, base, time_us, end_offset, end_us)
 
     def first_time(self) -> int | None:
         """Return the append time of the first entry."""

@@ -250,7 +250,7 @@ class IncomingLinks:
                 self._make_room(linked.peer)
                 related = own.incarnation == linked.peer.incarnation != 0
                 link = self._links[number] = _Link(linked, related=related)
-                context.on_proven()
+                context.on_proven(linked.peer.name)
                 stream.outlast()  # the metadata of a cluster need the links until the broker has ended
                 stream.send_nowait(answer)
                 return link

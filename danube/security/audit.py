@@ -42,6 +42,7 @@ _MANAGES: Final = (
 )
 _READS: Final = frozenset(
     {
+        "connections.list_connections",
         "security.explain",
         "security.list_bindings",
         "security.list_issuers",

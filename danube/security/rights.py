@@ -24,10 +24,12 @@ from typing import Final, NamedTuple
 
 from danube.model import api
 from danube.model.cluster_api import ClusterMethod
+from danube.model.connection_api import ConnectionMethod
 from danube.model.errors import ConfigurationError
 from danube.model.history_api import HistoryMethod
 from danube.model.job_api import JobMethod
 from danube.model.log_api import LogMethod
+from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
 from danube.model.quotas import QuotaMethod
@@ -248,6 +250,7 @@ _NATIVE: Final = (
     _changes(QuotaMethod.CHANGE, "topics.change_quota", _on_cluster(_P.MANAGE_NAMESPACE)),
     # Subscriptions
     _lists(_M.LIST_SUBSCRIPTIONS, "subscriptions.list_subscriptions", ScopeKind.SUBSCRIPTION, _on_topic(_P.DESCRIBE)),
+    _lists(OverviewMethod.SUBSCRIPTIONS, "overviews.overview", ScopeKind.SUBSCRIPTION, _on_cluster(_P.DESCRIBE)),
     _shows(_M.DESCRIBE_SUBSCRIPTION, "subscriptions.describe_subscription", _on_subscription(_P.DESCRIBE)),
     _shows(_M.EXPLAIN_SUBSCRIPTION, "subscriptions.explain_subscription", _on_subscription(_P.DESCRIBE)),
     _changes(_M.SEEK_SUBSCRIPTION, "subscriptions.seek_subscription", _on_subscription(_P.MANAGE_SUBSCRIPTION)),
@@ -261,6 +264,10 @@ _NATIVE: Final = (
     # Policies
     _shows(PolicyMethod.SHOW, "policies.show", Requirement(_P.DESCRIBE, _N.TARGET, ("target",))),
     _changes(PolicyMethod.CHANGE, "policies.change", Requirement(_P.MANAGE_TOPIC, _N.TARGET, ("target",))),
+    # The broker
+    _lists(OverviewMethod.FINDINGS, "overviews.findings", ScopeKind.TOPIC, _on_cluster(_P.DESCRIBE)),
+    _changes(ConnectionMethod.LIST, "connections.list_connections", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(ConnectionMethod.KILL, "connections.kill_connection", _on_cluster(_P.MANAGE_BROKER)),
     # Storages
     _changes(HistoryMethod.STORAGES_STATUS, "storages.storages_status", _on_cluster(_P.MANAGE_BROKER)),
     _changes(HistoryMethod.CHECK_STORAGE, "storages.check_storage", _on_cluster(_P.MANAGE_BROKER)),

@@ -11,6 +11,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error, TooManyStreamsError
 
 from danube.model.errors import CallRefusedError, InvalidArgumentError, LimitExceededError, ProtocolError, Status
+from danube.model.version import __version__
 from danube.wire._core import FatalError, FrameType
 from danube.wire._events import (
     EndOfStream,
@@ -40,6 +41,7 @@ ERROR_TRAILER = "danube-error"
 :func:`danube.wire._grpc.encode_error`."""
 
 _MAX_WINDOW = 2**31 - 1
+_USER_AGENT = f"danube-python/{__version__}"
 _MAX_TABLE_BYTES = 4096
 """Size of the table for sent headers."""
 _GRPC_TYPE = re.compile(r"application/grpc(\+[a-z0-9.+-]{1,40})?", re.ASCII)
@@ -134,7 +136,8 @@ class Calls(Receiving):
             except InvalidArgumentError as exc:
                 error = exc
         authority = pseudo.get(":authority", "")
-        request = RequestReceived(stream_id, path, metadata, timeout_s, content_type, authority)
+        agent = pseudo.get("user-agent", "")
+        request = RequestReceived(stream_id, path, metadata, timeout_s, content_type, authority, agent)
         self._events.append(request)
         if error is not None:
             self._fail(stream, error)
@@ -278,6 +281,7 @@ class Calls(Receiving):
             (":authority", authority),
             ("te", "trailers"),
             ("content-type", content_type),
+            ("user-agent", _USER_AGENT),
         ]
         if timeout_s is not None:
             headers.append(("grpc-timeout", format_timeout(timeout_s)))

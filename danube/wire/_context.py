@@ -38,7 +38,7 @@ class Context:
         *,
         secure: bool = False,
         peer_certificate: PeerCertificate | None = None,
-        on_proven: Callable[[], None] = lambda: None,
+        on_proven: Callable[[object], None] = lambda caller: None,
     ) -> None:
         self.path = path
         self.peer = peer
@@ -57,4 +57,4 @@ class Context:
         self.peer_certificate = peer_certificate
         """The verified certificate of the peer; None without one."""
         self.on_proven = on_proven
-        """To be called when a call has proven who calls: the connection is none of unknown peers any more."""
+        """To be called with who calls once a call has proven it: the peer of the connection is not unknown any more."""

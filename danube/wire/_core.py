@@ -144,6 +144,11 @@ class ConnectionCore(ABC):
         return self._terminated
 
     @property
+    def is_used(self) -> bool:
+        """Whether a stream was ever opened."""
+        return self._highest_stream_id > 0
+
+    @property
     def open_streams(self) -> int:
         """Number of streams whose slot is occupied."""
         return len(self._streams)

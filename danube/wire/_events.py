@@ -40,6 +40,8 @@ class RequestReceived(Event, frozen=True):
     """For instance ``application/grpc+msgpack``."""
     authority: str = ""
     """The host and port of the request (``:authority``). Not verified."""
+    user_agent: str = ""
+    """Name and version of the client library, as it says itself."""
 
 
 class ResponseReceived(Event, frozen=True):

@@ -68,6 +68,8 @@ WRITE_PIECE_BYTES = 256 * 1024
 """A large write is split into pieces of this size, so that progress of a slow reader is noticed."""
 HARD_FACTOR = 4
 """A connection with this many times ``max_send_buffer_bytes_per_connection`` queued is closed at once."""
+_MAX_AGENT_CHARS = 100
+"""Of a longer name of a client library, the start is kept."""
 
 log = logging.getLogger("danube.wire")
 
@@ -99,6 +101,8 @@ class ServerConnection:
         "_streams",
         "_transport",
         "_waiters",
+        "agent",
+        "caller",
         "connection_id",
         "foreign",
         "lasting",
@@ -106,8 +110,11 @@ class ServerConnection:
         "peer",
         "peer_certificate",
         "protocol",
+        "received_bytes",
         "secure",
+        "sent_bytes",
         "server",
+        "since",
     )
 
     def __init__(
@@ -129,11 +136,19 @@ class ServerConnection:
         broker drains."""
         self.lasting = False
         """Whether a method that outlives a drain was called."""
+        self.agent = ""
+        """Name and version of the peer's library, as its first call with one says."""
+        self.caller: object = None
+        """Who made the last call whose caller was proven; None: nobody yet."""
         self.peer = peer
         self.secure = secure
         self.peer_certificate = peer_certificate
         self._received = received
+        self.received_bytes = len(received)
+        self.sent_bytes = 0
         now = trio.current_time()
+        self.since = now
+        """When it was accepted, on Trio's clock."""
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
         self._transport = transport
         self._streams: dict[int, CallStream] = {}
@@ -157,6 +172,11 @@ class ServerConnection:
     def idle(self) -> bool:
         """Whether no stream is open."""
         return not self._streams and not self._calls
+
+    @property
+    def open_streams(self) -> int:
+        """Open streams, and unary calls in progress."""
+        return len(self._streams) + len(self._calls)
 
     # -- bytes
 
@@ -242,6 +262,7 @@ class ServerConnection:
         elif length * 16 < size and size > MIN_READ_BYTES:
             self._read_size = size // 4
         now = self._patience.last_read = trio.current_time()
+        self.received_bytes += length
         self.server.received_bytes += length
         for event in protocol.receive(data, now):
             handler = _DISPATCH.get(type(event))
@@ -272,6 +293,7 @@ class ServerConnection:
             except ConnectionLostError:
                 self._nursery.cancel_scope.cancel()
                 return
+            self.sent_bytes += len(data)
             self.server.sent_bytes += len(data)  # what the transport has not accepted follows soon
             if sent < len(data):
                 self._backlog = memoryview(data)[sent:]
@@ -298,6 +320,7 @@ class ServerConnection:
                     self._backlog = data = data[WRITE_PIECE_BYTES:]
                 self._check_room()
                 self._backlog = data = memoryview(self.protocol.data_to_send(WRITE_BYTES))
+                self.sent_bytes += len(data)
                 self.server.sent_bytes += len(data)
                 self._count(self.waiting_bytes)
         except ConnectionLostError:
@@ -388,15 +411,16 @@ class ServerConnection:
         self._patience.write_began = trio.current_time()
         self.wake_writer()
 
-    def prove(self) -> None:
-        """Note that a call has proven who the peer is."""
+    def prove(self, caller: object = None) -> None:
+        """Note that a call has proven who the peer is; ``str(caller)`` names it."""
+        self.caller = caller
         self.server.proven(self.connection_id)
 
-    def end(self, reason: str) -> None:
-        """End the connection with GOAWAY, because of what the peer does."""
+    def end(self, reason: str, code: ErrorCodes = ErrorCodes.ENHANCE_YOUR_CALM) -> None:
+        """End the connection with GOAWAY; by default because of what the peer does."""
         if self.protocol.terminated is None:
             log.info("connection %d of %s ends: %s", self.connection_id, self.peer, reason)
-            self.protocol.terminate(reason, ErrorCodes.ENHANCE_YOUR_CALM)
+            self.protocol.terminate(reason, code)
             self.close_when_written()
 
     def check(self, now: float) -> None:
@@ -464,6 +488,8 @@ class ServerConnection:
         method = self.server.methods.get(event.path)
         try:
             codec = choose_codec(event.content_type, self.server.codecs)
+            if event.user_agent and not self.agent:
+                self.agent = event.user_agent[:_MAX_AGENT_CHARS]
             if codec is not MSGPACK:
                 self.foreign = True
                 if self.server.draining.is_set():

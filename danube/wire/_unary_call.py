@@ -58,8 +58,8 @@ class Answering(Protocol):
         """Forget a call, which was answered or dropped."""
         ...
 
-    def prove(self) -> None:
-        """Note that a call has proven who the peer is."""
+    def prove(self, caller: object = None) -> None:
+        """Note that a call has proven who the peer is; ``str(caller)`` names it."""
         ...
 
     def wake_writer(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
+from h2.errors import ErrorCodes
 
 from danube.loop import Poller
 from danube.model.errors import ConfigurationError
@@ -118,6 +119,18 @@ class Server:
     def unproven(self) -> int:
         """Open connections on which no call has proven who calls; 0 while these are not bounded."""
         return len(self._unproven)
+
+    def connection_list(self) -> list[ServerConnection]:
+        """Return the open connections, in the order of their ids."""
+        return list(self._connections)
+
+    def end_connection(self, connection_id: int, reason: str) -> bool:
+        """End a connection with GOAWAY, as an operator wishes; return False if it does not exist."""
+        for connection in self._connections:
+            if connection.connection_id == connection_id:
+                connection.end(reason, ErrorCodes.NO_ERROR)
+                return True
+        return False
 
     def open(self, services: Iterable[Service]) -> None:
         """Serve these methods, too, and no longer refuse any."""

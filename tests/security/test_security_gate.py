@@ -13,12 +13,14 @@ import trio
 from broker.broker_harness import RawConsumer, RawProducer, RunningBroker, running_broker
 from token_helpers import CLUSTER_KEY, STRANGER_KEY
 
+import danube
 from danube.metadata import Delete, Put
 from danube.model import SubscriptionType, api
 from danube.model.cluster_api import ClusterMethod, GetClusterStatus
 from danube.model.errors import (
     CallRefusedError,
     DanubeError,
+    DataLossError,
     DeadlineExceededError,
     InvalidArgumentError,
     LimitExceededError,
@@ -641,6 +643,34 @@ async def test_clients_send_their_token_with_every_call(tmp_path: Path) -> None:
         async with broker.running.client() as stranger:
             with trio.fail_after(5), pytest.raises(UnauthenticatedError):
                 await stranger.admin.list_topics()
+
+
+async def test_overviews_show_what_the_caller_may_describe(tmp_path: Path) -> None:
+    async with secured(tmp_path) as broker:
+        await broker.bind("service:api", "namespace-admin", "namespace:shop")
+        async with (
+            broker.running.client(token=broker.token("user:admin")) as admin,
+            broker.running.client(token=broker.token("service:api")) as api_client,
+            broker.running.client(token=broker.token("service:x")) as stranger,
+        ):
+            for topic in ("/hr/pay", ORDERS):
+                async with admin.producer(topic), admin.consumer(topic, subscription="s"):
+                    pass
+                broker.running.topic(topic).stop(DataLossError("damaged"))
+
+            async def seen(client: danube.Client) -> list[list[str]]:
+                overview, findings = await client.admin.overview(), await client.admin.findings()
+                return [[row.topic for row in overview.subscriptions], [row.topic for row in findings.findings]]
+
+            assert await seen(admin) == [["/hr/pay", ORDERS]] * 2
+            assert await seen(api_client) == [[ORDERS]] * 2
+            for call in (stranger.admin.overview, stranger.admin.findings, api_client.admin.list_connections):
+                with pytest.raises(PermissionDeniedError):
+                    await call()
+            with pytest.raises(PermissionDeniedError):
+                await api_client.admin.kill_connection("b1-1")
+            callers = {row.principal for row in await admin.admin.list_connections()}
+            assert {"user:admin", "service:api"} <= callers
 
 
 # --- Attacks

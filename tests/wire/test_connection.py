@@ -41,6 +41,7 @@ from danube.model.errors import (
     UnimplementedError,
 )
 from danube.model.limits import MIB, Limits
+from danube.model.version import __version__
 from danube.wire._events import (
     ConnectionTerminated,
     EndOfStream,
@@ -80,7 +81,9 @@ def test_a_call_from_headers_to_trailers() -> None:
     pair.client.end_stream(call)
     _, events = pair.pump()
     assert events == [
-        RequestReceived(call, "/danube/Ping", {"x-token": "secret"}, 1.5, CONTENT_TYPE, "t"),
+        RequestReceived(
+            call, "/danube/Ping", {"x-token": "secret"}, 1.5, CONTENT_TYPE, "t", f"danube-python/{__version__}"
+        ),
         MessageReceived(call, b"hello", 10),
         EndOfStream(call),
     ]

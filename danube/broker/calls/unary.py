@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from danube.model import api, cluster_api, history_api, policy_api, query_api
+from danube.model import api, cluster_api, connection_api, history_api, overview_api, policy_api, query_api
 from danube.model.cluster_api import ClusterMethod
+from danube.model.connection_api import ConnectionMethod
 from danube.model.history_api import HistoryMethod
 from danube.model.job_api import JobList, JobMethod, ListJobs, ReportJob
 from danube.model.log_api import ChangeLogLevel, LogMethod
+from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
 from danube.model.quotas import ChangeQuota, QuotaMethod, ShowQuota
@@ -27,6 +29,7 @@ def unary_calls(operations: Operations) -> Service:
     """Return the methods, by path."""
     topics, subscriptions, policies = operations.topics, operations.subscriptions, operations.policies
     storages, logs, cluster = operations.storages, operations.logs, operations.cluster
+    connections, overviews = operations.connections, operations.overviews
 
     async def info(_request: api.Empty) -> api.BrokerInfo:
         return operations.info()
@@ -75,6 +78,10 @@ def unary_calls(operations: Operations) -> Service:
         (JobMethod.LIST, list_jobs, ListJobs),
         (ClusterMethod.STATUS, cluster.status, cluster_api.GetClusterStatus),
         (ClusterMethod.EXPLAIN, cluster.explain, cluster_api.ExplainCluster),
+        (ConnectionMethod.LIST, connections.list_connections, connection_api.ListConnections),
+        (ConnectionMethod.KILL, connections.kill_connection, connection_api.KillConnection),
+        (OverviewMethod.SUBSCRIPTIONS, overviews.overview, overview_api.OverviewSubscriptions),
+        (OverviewMethod.FINDINGS, overviews.findings, overview_api.GetFindings),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),
     ]
     spread = topics.across.spread

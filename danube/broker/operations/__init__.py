@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
+from danube.broker.operations.connections import ConnectionOperations, OpenConnections
+from danube.broker.operations.everywhere import Everywhere
 from danube.broker.operations.logs import LogOperations
+from danube.broker.operations.overviews import OverviewOperations
 from danube.broker.operations.policies import PolicyOperations
 from danube.broker.operations.storages import StorageOperations
 from danube.broker.operations.subscriptions import SubscriptionOperations
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.operations.jobs import JobOperations
     from danube.broker.operations.security import SecurityOperations
+    from danube.broker.operations.wellness import BrokerFacts
     from danube.broker.runtime.log_levels import LogLevels
     from danube.model import Limits, api
 
@@ -41,6 +45,8 @@ class Operations:
         security: makes the operations on access control, when they are first used.
         log_levels: of the process.
         limits: of the broker.
+        connections: the open connections of the broker.
+        facts: returns the figures of the broker that may need attention.
     """
 
     def __init__(
@@ -52,6 +58,8 @@ class Operations:
         security: Callable[[], SecurityOperations],
         log_levels: LogLevels,
         limits: Limits,
+        connections: OpenConnections,
+        facts: Callable[[], BrokerFacts],
     ) -> None:
         self.info = info
         self.cluster = cluster
@@ -59,6 +67,9 @@ class Operations:
         self.log_levels = log_levels
         self._limits = limits
         self._make_security = security
+        self.everywhere = Everywhere(directory)
+        self.connections = ConnectionOperations(connections, self.everywhere)
+        self.overviews = OverviewOperations(directory, self.everywhere, facts)
         self.topics = TopicOperations(directory)
         self.policies = PolicyOperations(directory)
         self.subscriptions = SubscriptionOperations(directory, self.policies)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from danube.broker.operations.wellness import BrokerFacts
 from danube.model import api
 from danube.model.version import __version__
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
 
-__all__ = ["broker_info"]
+__all__ = ["broker_info", "facts_of"]
 
 
 def broker_info(directory: Directory, *, connections: int, uptime_s: float) -> api.BrokerInfo:
@@ -50,4 +51,33 @@ def broker_info(directory: Directory, *, connections: int, uptime_s: float) -> a
         stranded_topics=journal.stranded_topics,
         stranded_bytes=journal.stranded_bytes,
         brokers=brokers if len(brokers) > 1 else [],
+    )
+
+
+def facts_of(
+    directory: Directory, *, connections: int, loop_lag_s: float | None, certificate_ends_s: float | None
+) -> BrokerFacts:
+    """Return the figures of a broker that may need attention.
+
+    Args:
+        directory: of its topics.
+        connections: open ones of clients.
+        loop_lag_s: lag of its loop; None: not known.
+        certificate_ends_s: seconds until its certificate expires; None: it has none.
+    """
+    runtime = directory.runtime
+    journal, sealing = runtime.journal.usage(), directory.history.sealer.status()
+    return BrokerFacts(
+        broker=directory.broker,
+        journal_used_bytes=journal.used_bytes,
+        journal_limit_bytes=journal.limit_bytes,
+        disk_full=journal.disk_full,
+        sealing_failing_s=sealing.failing_for_s,
+        sealing_error=sealing.last_error,
+        stranded_topics=journal.stranded_topics,
+        stranded_bytes=journal.stranded_bytes,
+        connections=connections,
+        max_connections=runtime.limits.max_connections,
+        loop_lag_s=loop_lag_s,
+        certificate_ends_s=certificate_ends_s,
     )

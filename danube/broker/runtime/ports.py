@@ -26,11 +26,13 @@ from danube.broker.runtime.seams import Seams, shown_address
 from danube.log import with_descriptors
 from danube.loop import Poller
 from danube.model.addresses import is_loopback, refuse_exposed, with_port
+from danube.model.connection_api import ConnectionInfo
 from danube.model.errors import ExposedAddressError
 from danube.model.log_events import log_event
 from danube.wire import Codec, Server, Service
 
 if TYPE_CHECKING:
+    from danube.wire._server_connection import ServerConnection
     from danube.wire.tls import ServerTls
 
 __all__ = ["Ports", "bind"]
@@ -143,6 +145,45 @@ class Ports:
         if self.admin is not None:
             self.admin.open(map(self._guarded, admin_services))
 
+    def connections(self, broker: str, now_us: int) -> list[ConnectionInfo]:
+        """Return the open connections of both ports.
+
+        Args:
+            broker: the name of this broker, with which their ids begin.
+            now_us: the wall clock.
+        """
+        now = trio.current_time()
+        return [
+            ConnectionInfo(
+                id=f"{broker}-{port}{each.connection_id}",
+                broker=broker,
+                peer=each.peer,
+                protocol=_protocol(each),
+                client=each.agent,
+                principal="" if each.caller is None else str(each.caller),
+                streams=each.open_streams,
+                received_bytes=each.received_bytes,
+                sent_bytes=each.sent_bytes,
+                since_us=now_us - int((now - each.since) * 1e6),
+                queued_bytes=each.waiting_bytes,
+                secure=each.secure,
+            )
+            for port, server in self._servers()
+            for each in server.connection_list()
+        ]
+
+    def end_connection(self, broker: str, connection_id: str, reason: str) -> bool:
+        """End a connection by its id; return False if it does not exist."""
+        for port, server in self._servers():
+            number = connection_id.removeprefix(f"{broker}-{port}")
+            if number.isascii() and number.isdigit() and server.end_connection(int(number), reason):
+                return True
+        return False
+
+    def _servers(self) -> list[tuple[str, Server]]:
+        """Return the servers, each with what ids of its connections begin with, after the name of the broker."""
+        return [("", self.client), *([("admin-", self.admin)] if self.admin is not None else [])]
+
     async def drain(self) -> None:
         """Stop serving, except for links of brokers.
 
@@ -238,6 +279,14 @@ def _bound(listeners: Iterable[trio.abc.Listener[Any]]) -> Iterator[tuple[str, s
         bound = getattr(listener, "socket", None)
         if bound is not None and bound.family in (socket.AF_INET, socket.AF_INET6):
             yield bound.getsockname()[0], shown_address(listener)
+
+
+def _protocol(connection: ServerConnection) -> str:
+    if connection.lasting:
+        return "link"
+    if not connection.protocol.is_used:
+        return "new"
+    return "grpc" if connection.foreign else "native"
 
 
 def _all_allowed(service: Service) -> Service:

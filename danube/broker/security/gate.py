@@ -441,7 +441,7 @@ class Gate:
         except PeerBlockedError:
             self.audit.refused(context, "its connection is closed, because too many wrong ones came before")
             raise
-        context.on_proven()
+        context.on_proven(identity.principal)
         return identity
 
     def _of_certificate(self, certificate: PeerCertificate) -> Identity:

@@ -9,8 +9,9 @@ import msgspec
 
 from danube.model import api
 from danube.model.job_api import JobMethod
+from danube.model.overview_api import OverviewMethod
 from danube.model.query_api import QueryMethod
-from danube.security.scopes import Resource
+from danube.security.scopes import CLUSTER, Resource
 
 __all__ = ["LISTS", "filtered"]
 
@@ -39,6 +40,10 @@ LISTS: Final = {
         "subscriptions", lambda _, row: Resource.subscription(row.topic, row.subscription)
     ),
     JobMethod.LIST: _List("jobs", lambda _, row: Resource.topic(row.topic)),
+    OverviewMethod.SUBSCRIPTIONS: _List(
+        "subscriptions", lambda _, row: Resource.subscription(row.topic, row.subscription)
+    ),
+    OverviewMethod.FINDINGS: _List("findings", lambda _, row: Resource.topic(row.topic) if row.topic else CLUSTER),
     QueryMethod.NAMES: _List("names", _topic),
     f"{_ADMIN}BrokerAdmin/ListNamespaces": _List("namespaces", _namespace),
     f"{_ADMIN}NamespaceAdmin/GetNamespaceTopics": _List("topics", _topic),

@@ -25,6 +25,7 @@ from danube.client import (
     _stages,
     _storages,
 )
+from danube.client._admin import Overview
 from danube.client._consume_options import READ_AHEAD, Start
 from danube.client._credentials import FileName
 from danube.client._instruments import Instruments
@@ -41,10 +42,12 @@ from danube.client.sync._receiver import ReceiverCore
 from danube.model import api, history_api, security_api, stage_api
 from danube.model.batch import Record
 from danube.model.cluster_api import ClusterStatus, Explained
+from danube.model.connection_api import ConnectionInfo
 from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.job_api import Job
 from danube.model.limits import MIB, Limits
 from danube.model.log_api import LogLevel
+from danube.model.overview_api import PATIENCE_S, FindingList
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 from danube.model.policy_api import PolicyReport
 from danube.model.query_api import LogParts, LogState
@@ -600,6 +603,49 @@ class Admin(Handle[_admin.Admin]):
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription and its cursor; connected consumers are disconnected."""
         self._loop.run(self._inner.delete_subscription, topic, subscription)
+
+    def overview(
+        self,
+        *,
+        namespace: str | None = None,
+        topic: str | None = None,
+        unwell_only: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> Overview:
+        """Return the subscriptions of all topics of the cluster, in the order of their names, with their states.
+
+        Args:
+            namespace: only of topics in it; None: of all.
+            topic: only of this topic: a plain or partitioned one, or a partition; None: of all.
+            unwell_only: leave out those that are well.
+            patience_s: subscriptions with work in progress count as well until their oldest unacknowledged message is
+                older, in seconds.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+        """
+        return self._loop.run(
+            self._inner.overview, namespace=namespace, topic=topic, unwell_only=unwell_only, patience_s=patience_s
+        )
+
+    def findings(self) -> FindingList:
+        """Return everything about brokers, topics and storages that is not well, but for subscriptions."""
+        return self._loop.run(self._inner.findings)
+
+    def list_connections(self) -> list[ConnectionInfo]:
+        """Return the open connections of all brokers."""
+        return self._loop.run(self._inner.list_connections)
+
+    def kill_connection(self, connection_id: str) -> None:
+        """End a connection; its client may connect again.
+
+        Args:
+            connection_id: as :meth:`list_connections` returns it, for example ``"b1-12"``.
+
+        Raises:
+            NotFoundError: it is not open.
+        """
+        self._loop.run(self._inner.kill_connection, connection_id)
 
     def policies(self, target: str = "") -> PolicyReport:
         """Return the policies of a target: its own, the effective ones, and the level of each.

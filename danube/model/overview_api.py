@@ -1,0 +1,144 @@
+"""The native API of overviews: the subscriptions of all topics, and everything that is not well at the brokers.
+
+Like :mod:`danube.model.api`: msgspec Structs, encoded as msgpack arrays, new fields at the end with a default. Any
+broker answers for the whole cluster; it asks the others, and names those that do not answer. Callers see what they may
+describe.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from danube.model.ids import Offset
+from danube.model.policies import SubscriptionType
+
+__all__ = [
+    "MAX_OVERVIEW_ROWS",
+    "PATIENCE_S",
+    "UNKNOWN_AGE",
+    "Finding",
+    "FindingList",
+    "GetFindings",
+    "OverviewMethod",
+    "OverviewSubscriptions",
+    "SubscriptionOverview",
+    "SubscriptionRow",
+]
+
+MAX_OVERVIEW_ROWS: Final = 1_000
+"""Most subscriptions of one answer."""
+PATIENCE_S: Final = 60.0
+"""Default of ``patience_s``."""
+UNKNOWN_AGE: Final = -1.0
+"""An age that the broker does not know."""
+
+
+class OverviewMethod:
+    """Paths of the calls."""
+
+    SUBSCRIPTIONS: Final = "/danube.native.v1.Subscriptions/Overview"
+    FINDINGS: Final = "/danube.native.v1.Broker/Findings"
+
+
+class _Message(msgspec.Struct, array_like=True, gc=False):
+    """Base of all messages."""
+
+
+# --- Subscriptions ---------------------------------------------------------------------------------------------------
+
+
+class OverviewSubscriptions(_Message, kw_only=True):
+    """Asks for the subscriptions of many topics, a page of them. Answered with SubscriptionOverview."""
+
+    namespace: str = ""
+    """Only of topics in it; empty: of all."""
+    topic: str = ""
+    """Only of this topic: a plain one, a partition, or all partitions of a base name; empty: of all."""
+    after: tuple[str, str] = ("", "")
+    """Topic and subscription after which the page begins."""
+    limit: int = MAX_OVERVIEW_ROWS
+    """Most rows that are looked at, from 1 to :data:`MAX_OVERVIEW_ROWS`; the caller may see fewer of them."""
+    unwell_only: bool = False
+    """Leave out the rows that are well."""
+    patience_s: float = PATIENCE_S
+    """Subscriptions with work in progress count as well until their oldest unacknowledged message is older."""
+
+
+class SubscriptionRow(_Message, kw_only=True):
+    """One subscription of one topic or partition, in short."""
+
+    topic: str
+    subscription: str
+    type: SubscriptionType
+    state: str
+    """One word, as in :class:`danube.model.api.Explanation`."""
+    sentence: str
+    """The same for a person."""
+    well: bool
+    """Whether it needs no attention."""
+    backlog_messages: int
+    """Unacknowledged messages up to the end of the topic."""
+    oldest_age_s: float = UNKNOWN_AGE
+    """Age of the oldest unacknowledged message; 0 without a backlog. Of messages that are not in the broker's cache it
+    is estimated from the times around them."""
+    consumers: int = 0
+    """Connected ones."""
+    in_flight_messages: int = 0
+    waiting_messages: int = 0
+    delayed_messages: int = 0
+    poisoned_messages: int = 0
+    dead_lettered_messages: int = 0
+    redelivered_messages: int = 0
+    """Deliveries beyond the first, since the broker was started."""
+    floor: Offset = Offset(0)
+    position: Offset = Offset(0)
+    end_offset: Offset = Offset(0)
+    broker: str = ""
+    """The broker that serves it: ``b1``."""
+
+
+class SubscriptionOverview(_Message, kw_only=True):
+    """Answer to OverviewSubscriptions, in the order of topics and subscriptions."""
+
+    subscriptions: list[SubscriptionRow]
+    next: tuple[str, str] | None = None
+    """``after`` of the next page; None: this was the last one."""
+    silent: list[str] = []
+    """Brokers that are away or did not answer: their subscriptions are missing."""
+
+
+# --- Findings --------------------------------------------------------------------------------------------------------
+
+
+class GetFindings(_Message):
+    """Asks for everything about brokers, topics and storages that is not well. Answered with FindingList."""
+
+
+class Finding(_Message, kw_only=True):
+    """Something that is not well."""
+
+    broker: str
+    """Who says so: ``b1``."""
+    kind: str
+    """One word: topic-stopped, topic-unavailable, storage-failing, sealing-failing, journal-nearly-full,
+    publish-held, stranded, loop-lag, connections-nearly-full, certificate-expires, ..."""
+    subject: str
+    """What it is about: the name of a topic, of a storage, or of the broker."""
+    sentence: str
+    """What is not well."""
+    remedy: str = ""
+    """What to do, often a command; empty if waiting is all there is."""
+    topic: str = ""
+    """The topic, if it is about one: callers that may not describe it do not see it."""
+
+
+class FindingList(_Message, kw_only=True):
+    """Answer to GetFindings."""
+
+    findings: list[Finding]
+    more: int = 0
+    """Further ones, left out."""
+    silent: list[str] = []
+    """Brokers that are away or did not answer."""
