@@ -1,8 +1,8 @@
 """Selects the address of the broker for a command, and manages the file of named contexts.
 
-The address is, first match wins: ``--url``; ``--context NAME``; ``DANUBE_URL`` in the environment; the current context;
-``danube://127.0.0.1:6650``. Contexts are stored in ``$XDG_CONFIG_HOME/danube/contexts.toml`` (``~/.config`` without the
-variable)::
+The address is, first match wins: ``--url``; ``--context NAME``; ``DANUBE_URL`` in the environment; ``DANUBE_CONTEXT``
+there; the current context; ``danube://127.0.0.1:6650``. Contexts are stored in
+``$XDG_CONFIG_HOME/danube/contexts.toml`` (``~/.config`` without the variable)::
 
     current = "staging"
 
@@ -11,6 +11,7 @@ variable)::
     description = "shared test broker"
     ca = "/home/ada/staging/ca.pem"
     token_file = "/home/ada/staging/token"
+    namespace = "shop"
 
 A context names files with credentials; it never has one itself, and they are sent to its own address only. Credentials
 are, first match wins: those of the context in ``--context NAME``; ``DANUBE_TOKEN`` or ``DANUBE_TOKEN_FILE`` in the
@@ -43,6 +44,7 @@ __all__ = [
     "check_text",
     "contexts_path",
     "load_contexts",
+    "namespace_of",
     "resolve_context",
     "resolve_url",
     "save_contexts",
@@ -50,15 +52,34 @@ __all__ = [
 ]
 
 DEFAULT_URL: Final = "danube://127.0.0.1:6650"
+DEFAULT_NAMESPACE: Final = "default"
 
+
+def _complete_context(incomplete: str) -> list[str]:
+    from danube.cli._completion import complete_context
+
+    return complete_context(incomplete)
+
+
+# Both are eager: they are known when the names of topics are completed, and bare ones are made full.
 UrlOption = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="Broker address, danube://HOST:PORT; of a cluster danube://A,B,C. [DANUBE_URL]"
+        "--url",
+        metavar="URL",
+        help="Broker address, danube://HOST:PORT; of a cluster danube://A,B,C. [DANUBE_URL]",
+        is_eager=True,
     ),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="Named context to take address and credentials from.")
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="Named context to take address and credentials from. [DANUBE_CONTEXT]",
+        is_eager=True,
+        autocompletion=_complete_context,
+    ),
 ]
 
 
@@ -79,6 +100,8 @@ class Context(msgspec.Struct, forbid_unknown_fields=True):
     """Command that prints a token; it runs once for each command, without a shell."""
     api_key_file: str = ""
     """File with an API key."""
+    namespace: str = ""
+    """Namespace of topics that are named without one; empty: ``default``."""
 
 
 class Resolved(NamedTuple):
@@ -136,6 +159,8 @@ def resolve_context(url: str | None, context: str | None) -> Resolved:
         return Resolved(load_contexts().find(context), True)
     if os.environ.get("DANUBE_URL"):
         return Resolved(Context(os.environ["DANUBE_URL"]), False)
+    if os.environ.get("DANUBE_CONTEXT"):
+        return Resolved(load_contexts().find(os.environ["DANUBE_CONTEXT"]), True)
     stored = load_contexts()
     return Resolved(stored.find(stored.current) if stored.current else Context(DEFAULT_URL), False)
 
@@ -143,6 +168,11 @@ def resolve_context(url: str | None, context: str | None) -> Resolved:
 def resolve_url(url: str | None, context: str | None) -> str:
     """Return the address of the broker; as :func:`resolve_context`."""
     return resolve_context(url, context).context.url
+
+
+def namespace_of(url: str | None, context: str | None) -> str:
+    """Return the namespace of topics that are named without one; arguments and errors as :func:`resolve_context`."""
+    return resolve_context(url, context).context.namespace or DEFAULT_NAMESPACE
 
 
 def contexts_path() -> Path:

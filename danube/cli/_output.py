@@ -13,12 +13,16 @@ from typing import Annotated, Any
 import typer
 
 __all__ = [
+    "Figure",
     "Output",
     "OutputOption",
     "human_bytes",
     "human_messages",
+    "Styled",
     "human_rate",
+    "plural",
     "print_json",
+    "print_styled",
     "show_record",
     "show_rows",
 ]
@@ -87,9 +91,49 @@ def human_messages(count: int) -> str:
     return "1 message" if count == 1 else f"{count:,} messages"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return ``1 topic``, ``1,234 topics``."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+class Styled(str):
+    """A cell of a table in a style of Rich, for terminals."""
+
+    __slots__ = ("style",)
+
+    def __new__(cls, text: str, style: str) -> Styled:
+        """Return a text with a style."""
+        made = super().__new__(cls, text)
+        made.style = style
+        return made
+
+    style: str
+
+
+def print_styled(*parts: tuple[str, str]) -> None:
+    """Print a line of texts with styles of Rich; on what is no terminal, without the styles."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, width=100_000, highlight=False)
+    with console.capture() as capture:
+        console.print(Text.assemble(*parts), soft_wrap=True)
+    sys.stdout.write(capture.get())
+
+
 def human_rate(count: float, seconds: float, unit: str) -> str:
     """Format a rate: ``12,345 messages/s``."""
     return f"{count / seconds if seconds > 0 else 0:,.0f} {unit}/s"
+
+
+class Figure(str):
+    """A cell that is aligned as a number: ``4.2m``, ``1,000``."""
+
+    __slots__ = ()
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, Figure)
 
 
 def _cell(value: Any) -> str:
@@ -119,10 +163,10 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
     console = Console(file=sys.stdout, width=100_000, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numeric = bool(rows) and all(type(row[column]) in (int, float) for row in rows)
+        numeric = bool(rows) and all(type(row[column]) in (int, float) or _is_figure(row[column]) for row in rows)
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(_cell(row[column])) for column in columns))
+        table.add_row(*(Text(_cell(row[column]), style=getattr(row[column], "style", "")) for column in columns))
     with console.capture() as capture:
         console.print(table)
     sys.stdout.write("".join(line.rstrip() + "\n" for line in capture.get().splitlines()))

@@ -217,6 +217,11 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
+def policy_names() -> list[str]:
+    """Return the short names of the policies of topics, as they are completed: ``message_ttl``."""
+    return [name.removesuffix("_s").removesuffix("_bytes") for name in TOPIC_POLICIES]
+
+
 def parse_names(texts: Iterable[str]) -> list[str]:
     """Return the API's names of policies.
 

@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "consume": "danube.cli.consume:consume",
     "read": "danube.cli.read:read",
     "request": "danube.cli.request:request",
+    "explain": "danube.cli.explain:explain",
     "info": "danube.cli.info:info",
     "log-level": "danube.cli.log_level:log_level",
     "doctor": "danube.cli.doctor:doctor",

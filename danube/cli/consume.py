@@ -8,9 +8,9 @@ import typer
 
 from danube.cli._choices import choice_option
 from danube.cli._context import ContextOption, UrlOption
+from danube.cli._names import TopicArgument
 from danube.cli._output import Output, OutputOption
 from danube.cli._positions import parse_position
-from danube.cli.topics import TopicArgument
 from danube.model.policies import LATEST, SubscriptionType
 
 __all__ = ["FormatOption", "consume"]

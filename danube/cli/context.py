@@ -11,6 +11,7 @@ from danube.cli._connecting import check_credentials
 from danube.cli._context import Context, changing_contexts, check_text, load_contexts
 from danube.cli._output import Output, OutputOption, show_rows
 from danube.model.errors import AlreadyExistsError
+from danube.model.names import validate_namespace
 
 __all__ = ["context_app"]
 
@@ -45,6 +46,9 @@ def add_context(
         str, typer.Option(metavar="COMMAND", help="Command that prints a token; it runs once for each command.")
     ] = "",
     api_key_file: Annotated[str, typer.Option(metavar="FILE", help="File with an API key.")] = "",
+    namespace: Annotated[
+        str, typer.Option(metavar="NAME", help="Namespace of topics that are named without one. [default]")
+    ] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a context of the same name.")] = False,
 ) -> None:
     """Store a context. The first one becomes the current one.
@@ -60,7 +64,10 @@ def add_context(
         token_file=_absolute(token_file),
         token_command=token_command,
         api_key_file=_absolute(api_key_file),
+        namespace=namespace,
     )
+    if namespace:
+        validate_namespace(namespace)
     for text in (name, *(getattr(added, field) for field in added.__struct_fields__)):
         check_text(text)
     check_credentials(added)

@@ -10,9 +10,9 @@ import typer
 
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._durations import parse_duration
+from danube.cli._names import TopicArgument
 from danube.cli._output import Output, OutputOption
 from danube.cli._positions import parse_time
-from danube.cli.topics import TopicArgument
 from danube.model.policies import Durability
 
 __all__ = ["Compression", "produce"]

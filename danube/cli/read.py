@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from danube.cli._context import ContextOption, UrlOption
+from danube.cli._names import TopicArgument
 from danube.cli._output import Output, OutputOption
 from danube.cli._positions import parse_position
 from danube.cli.consume import FormatOption
-from danube.cli.topics import TopicArgument
 from danube.model.policies import EARLIEST
 
 __all__ = ["read"]

@@ -9,8 +9,8 @@ import typer
 from danube.cli._client import run_with_client
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._durations import parse_duration
+from danube.cli._names import TopicArgument
 from danube.cli._output import Output, OutputOption
-from danube.cli.topics import TopicArgument
 
 if TYPE_CHECKING:
     from danube.client import Client, Message

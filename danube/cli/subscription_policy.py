@@ -10,9 +10,9 @@ from danube.cli._choices import choice_option
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._durations import parse_duration
+from danube.cli._names import SubscriptionArgument, TopicArgument
 from danube.cli._output import Output, OutputOption, print_json, show_record
 from danube.cli._policy_values import SUBSCRIPTION_POLICIES, parse_rate
-from danube.cli.topics import TopicArgument
 from danube.model.errors import InvalidArgumentError
 from danube.model.policies import Backoff, PoisonPolicy, SubscriptionPolicy, Unmatched
 
@@ -32,7 +32,7 @@ def add_commands(subscriptions: typer.Typer) -> None:
 
 def policy(
     topic: TopicArgument,
-    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    subscription: SubscriptionArgument,
     max_redelivery: Annotated[
         str | None, typer.Option(metavar="N", help="A message that fails more often is poison; none: never.")
     ] = None,

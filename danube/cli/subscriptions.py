@@ -12,9 +12,9 @@ import typer
 from danube.cli import subscription_policy
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
-from danube.cli._output import Output, OutputOption, print_json, show_rows
+from danube.cli._names import OptionalTopicArgument, SubscriptionArgument, TopicArgument
+from danube.cli._output import Output, OutputOption, show_rows
 from danube.cli._positions import parse_position
-from danube.cli.topics import TopicArgument
 
 if TYPE_CHECKING:
     from danube.model.api import SubscriptionInfo
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["subscriptions_app"]
 
 subscriptions_app = typer.Typer(no_args_is_help=True, help="Describe, change, move, delete and explain subscriptions.")
-
-_Subscription = Annotated[str, typer.Argument(metavar="SUBSCRIPTION")]
 
 _COLUMNS: Final = {
     "topic": "topic",
@@ -62,20 +60,34 @@ _CONSUMER_COLUMNS: Final = {
 
 @subscriptions_app.command("list")
 def list_subscriptions(
-    topic: TopicArgument,
+    topic: OptionalTopicArgument = None,
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", metavar="NAME", help="Only those of topics in this namespace.")
+    ] = "",
+    partitions: Annotated[bool, typer.Option("--partitions", help="Show a row for each partition.")] = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the subscriptions of a topic, one row for each partition."""
-    found = run_with_client(lambda client: client.admin.list_subscriptions(topic), url, context)
-    _show(_rows(found), {**_COLUMNS, "consumers": "connected"}, output)
+    """List subscriptions: of all topics, the worst first; or those of one topic, a row for each partition.
+
+    Of all topics, "oldest" is the age of the oldest unacknowledged message; for a partitioned topic, backlogs are sums,
+    and state and age those of the worst partition.
+    """
+    if topic is not None:
+        found = run_with_client(lambda client: client.admin.list_subscriptions(topic), url, context)
+        _show(_rows(found), {**_COLUMNS, "consumers": "connected"}, output)
+        return
+    from danube.cli import _subscription_list
+
+    everything = run_with_client(lambda client: client.admin.overview(namespace=namespace or None), url, context)
+    _subscription_list.show(everything, partitions=partitions, output=output)
 
 
 @subscriptions_app.command("describe")
 def describe_subscription(
     topic: TopicArgument,
-    subscription: _Subscription,
+    subscription: SubscriptionArgument,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -97,25 +109,25 @@ def describe_subscription(
 @subscriptions_app.command("explain")
 def explain_subscription(
     topic: TopicArgument,
-    subscription: _Subscription,
+    subscription: SubscriptionArgument,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Explain in one sentence whether a subscription makes progress, and why not."""
-    found = run_with_client(lambda client: client.admin.explain_subscription(topic, subscription), url, context)
-    if output is Output.TABLE:
-        print(found.sentence)
-    elif output is Output.JSON:
-        print_json(to_plain(found))
-    else:
-        print(f"{found.state}\t{found.sentence}")
+    """Explain in one sentence whether a subscription makes progress, and why not.
+
+    `danube explain` does the same for everything at once, and says by its exit code whether all is well.
+    """
+    from danube.cli.explain import explain_one
+    from danube.model.overview_api import PATIENCE_S
+
+    explain_one(topic, subscription, PATIENCE_S, url, context, output)
 
 
 @subscriptions_app.command("seek")
 def seek_subscription(
     topic: TopicArgument,
-    subscription: _Subscription,
+    subscription: SubscriptionArgument,
     position: Annotated[
         str, typer.Argument(metavar="POSITION", help="earliest, latest, an offset, or an ISO 8601 time.")
     ],
@@ -130,7 +142,7 @@ def seek_subscription(
 
 @subscriptions_app.command("delete")
 def delete_subscription(
-    topic: TopicArgument, subscription: _Subscription, url: UrlOption = None, context: ContextOption = None
+    topic: TopicArgument, subscription: SubscriptionArgument, url: UrlOption = None, context: ContextOption = None
 ) -> None:
     """Delete a subscription and its cursor; its consumers are disconnected."""
     run_with_client(lambda client: client.admin.delete_subscription(topic, subscription), url, context)

@@ -12,6 +12,7 @@ import typer
 
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
+from danube.cli._names import TopicArgument
 from danube.cli._output import Output, OutputOption, human_bytes, print_json, show_rows
 from danube.cli._retention import (
     DeleteAcknowledgedOption,
@@ -20,7 +21,7 @@ from danube.cli._retention import (
     describe_retention,
     read_retention,
 )
-from danube.cli.topics import TopicArgument, topics_app
+from danube.cli.topics import topics_app
 from danube.model.ids import TopicId
 from danube.model.policies import Retention
 

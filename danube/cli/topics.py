@@ -9,6 +9,7 @@ import typer
 
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
+from danube.cli._names import TopicArgument
 from danube.cli._output import Output, OutputOption, print_json, show_record, show_rows
 from danube.cli._retention import (
     DeleteAcknowledgedOption,
@@ -22,11 +23,9 @@ from danube.model.policies import Durability, Retention
 if TYPE_CHECKING:
     from danube.model.api import TopicInfo
 
-__all__ = ["TopicArgument", "topics_app"]
+__all__ = ["topics_app"]
 
 topics_app = typer.Typer(no_args_is_help=True, help="List, create, describe, seal, restore and delete topics.")
-
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="/namespace/topic")]
 
 _COLUMNS = ["topic", "durability", "partitions", "start_offset", "end_offset", "stored_bytes", "subscriptions"]
 

@@ -51,6 +51,7 @@ from danube.model.overview_api import (
 )
 from danube.model.policies import Durability, Retention
 from danube.model.policy_api import ChangePolicies, ChangeSubscriptionPolicy, PolicyMethod, PolicyReport, ShowPolicies
+from danube.model.query_api import GetTopicNames, QueryMethod, TopicNames
 from danube.model.quotas import ChangeQuota, QuotaMethod, QuotaReport, ShowQuota
 
 if TYPE_CHECKING:
@@ -157,6 +158,10 @@ class Admin:
         """Return the topics of a namespace, or of all."""
         request = api.ListTopics(namespace or "")
         return (await self._read(api.Method.LIST_TOPICS, request, api.TopicList)).topics
+
+    async def topic_names(self) -> list[str]:
+        """Return the names of all topics that the caller may look up, partitions not included."""
+        return (await self._read(QueryMethod.NAMES, GetTopicNames(), TopicNames)).names
 
     async def describe_topic(self, topic: str) -> api.TopicInfo:
         """Return one topic; for a partitioned one, the sums over its partitions."""

@@ -101,7 +101,7 @@ def _oldest(facts: Facts) -> str:
         return ""
     start, end, consumer, since = facts.oldest
     offsets = str(start) if end == start + 1 else f"{start}\N{EN DASH}{end - 1}"
-    return f"waiting for the acknowledgement of {offsets} by {consumer!r} since {facts.now - since:.1f} s"
+    return f"waiting for the acknowledgement of {offsets} by {consumer!r} for {facts.now - since:.1f} s"
 
 
 def _join(*parts: str) -> str:

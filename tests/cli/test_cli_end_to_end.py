@@ -128,7 +128,7 @@ def test_info(broker):
 def test_errors_are_one_line(broker):
     for arguments, code in (
         (["topics", "describe", "/default/nothing"], 66),
-        (["produce", "no-slash", "-m", "x"], 65),
+        (["produce", "no slash", "-m", "x"], 65),
         (["produce", "/nowhere/t", "-m", "x"], 66),
         (["produce", "/default/e", "--file", "/nonexistent"], 1),
         (["consume", "/default/pipe", "-s", "s", "--format", "%y"], 65),

@@ -250,7 +250,7 @@ def facts(*, consumers=None, backlog=5, waiting=0, delayed=0, poisoned=0, droppe
 STARVED = [consumer("c1", messages=0), consumer("c2", size=0)]
 HALF = [consumer("c1", messages=0), consumer("c2")]
 OLDEST = (3, 5, "c1", 90.0)
-SINCE = "waiting for the acknowledgement of 3\N{EN DASH}4 by 'c1' since 10.0 s"
+SINCE = "waiting for the acknowledgement of 3\N{EN DASH}4 by 'c1' for 10.0 s"
 FULL, BLOCKED, POISON = "the window is full", ("blocked", "key 'a' is blocked"), "offset 3 is poison"
 
 
@@ -331,7 +331,7 @@ FULL, BLOCKED, POISON = "the window is full", ("blocked", "key 'a' is blocked"),
         (
             facts(oldest=(3, 4, "c1", 99.0)),
             "waiting-for-acks",
-            "everything is delivered; waiting for the acknowledgement of 3 by 'c1' since 1.0 s",
+            "everything is delivered; waiting for the acknowledgement of 3 by 'c1' for 1.0 s",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def test_waiting_for_acknowledgements():
     machine.ack([0, 12], 1, 2.0)
     assert said(machine, 4.2, 41) == (
         "waiting-for-acks",
-        "everything is delivered; waiting for the acknowledgement of 12\N{EN DASH}40 by 'c1' since 3.2 s",
+        "everything is delivered; waiting for the acknowledgement of 12\N{EN DASH}40 by 'c1' for 3.2 s",
     )
     explanation = machine.explain(4.2, 41)
     assert (explanation.oldest_start, explanation.oldest_end, explanation.oldest_consumer) == (12, 41, "c1")
@@ -75,7 +75,7 @@ def test_window_full(kind):
         "window-full",
         (
             "the window of 1,000 unacknowledged messages is full (max_unacked_messages);"
-            " waiting for the acknowledgement of 0\N{EN DASH}999 by 'c1' since 1.0 s"
+            " waiting for the acknowledgement of 0\N{EN DASH}999 by 'c1' for 1.0 s"
         ),
     )
 
@@ -89,7 +89,7 @@ def test_too_many_acknowledged_ranges():
         assert state == "window-full"
         assert sentence == (
             "2 acknowledged ranges wait for older messages (max_ack_ranges);"
-            " waiting for the acknowledgement of 0 by 'c1' since 1.0 s"
+            " waiting for the acknowledgement of 0 by 'c1' for 1.0 s"
         )
 
 
@@ -114,7 +114,7 @@ def test_a_key_that_waits_for_its_retry_or_for_credit():
     machine.nack(1, [0, 1], 2.0, 0.0)
     assert said(machine, 0.5, 2) == (
         "waiting-for-retry",
-        "1 message of key 'x' waits for redelivery in 1.5 s; waiting for the acknowledgement of 1 by 'c1' since 0.5 s",
+        "1 message of key 'x' waits for redelivery in 1.5 s; waiting for the acknowledgement of 1 by 'c1' for 0.5 s",
     )
     machine = machine_of(KEY_SHARED, "c1", credit=1)
     machine.join(2, "c2", 0.0)
@@ -172,7 +172,7 @@ def test_dead_lettering():
         "dead-lettering",
         (
             "1 message waits to be copied to the dead-letter topic;"
-            " waiting for the acknowledgement of 3 by 'c1' since 1.5 s"
+            " waiting for the acknowledgement of 3 by 'c1' for 1.5 s"
         ),
     )
     machine.nack(1, [3, 4], None, 2.0)

@@ -489,6 +489,10 @@ class Admin(Handle[_admin.Admin]):
         """Return the topics of a namespace, or of all."""
         return self._loop.run(self._inner.list_topics, namespace)
 
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that the caller may look up, partitions not included."""
+        return self._loop.run(self._inner.topic_names)
+
     def describe_topic(self, topic: str) -> api.TopicInfo:
         """Return one topic; for a partitioned one, the sums over its partitions."""
         return self._loop.run(self._inner.describe_topic, topic)
