@@ -37,7 +37,9 @@ def run_with_client(
     """
     import trio
 
+    from danube.cli._nearest import with_nearest
     from danube.cli._waiting import WaitWatch
+    from danube.model.errors import SubscriptionNotFoundError, TopicNotFoundError
 
     target = find_target(url, context)
 
@@ -47,7 +49,10 @@ def run_with_client(
             nursery.start_soon(watch.run)
             async with target.connect(reconnect_timeout_s=reconnect_timeout_s) as client:
                 watch.client = client
-                result = await work(client)
+                try:
+                    result = await work(client)
+                except (TopicNotFoundError, SubscriptionNotFoundError) as error:
+                    raise await with_nearest(client, error) from error
             nursery.cancel_scope.cancel()
         return result
 

@@ -1,4 +1,4 @@
-"""Durations in the notation of the command line: ``90``, ``45s``, ``30m``, ``12h``, ``7d``, ``2w``."""
+"""Durations in the notation of the command line: ``45s``, ``30m``, ``12h``, ``7d``, ``2w``; never a bare number."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def parse_duration(text: str) -> float:
-    """Convert ``7d``, ``90`` or ``1.5h`` to seconds.
+    """Convert ``7d``, ``90s`` or ``1.5h`` to seconds. Only 0 needs no unit.
 
     Raises:
-        InvalidArgumentError: the text is not a duration.
+        InvalidArgumentError: the text is not a duration, or has no unit.
     """
     match = _DURATION.fullmatch(text)
     if not match:
-        raise InvalidArgumentError(f"{text!r} is not a length of time; write seconds, or for example 45s, 30m, 12h, 7d")
+        raise InvalidArgumentError(f"{text!r} is not a length of time; write for example 45s, 30m, 12h, 7d")
+    if not match[2] and float(match[1]):
+        number = text.strip()
+        raise InvalidArgumentError(f"{number!r} has no unit: write {number}s for seconds, or m, h, d or w")
     return float(match[1]) * _UNITS[match[2].lower()]
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from danube.cli._client import run_with_client
 from danube.cli._context import ContextOption, UrlOption
+from danube.cli._names import OptionalTopicArgument, TopicArgument
 from danube.cli._output import Output, OutputOption
 from danube.cli._positions import parse_position
+from danube.model.errors import TopicNotFoundError
 from danube.model.policies import EARLIEST
+
+if TYPE_CHECKING:
+    from danube.client import Client
 
 __all__ = ["dlq_app"]
 
 dlq_app = typer.Typer(no_args_is_help=True, help="List the messages of a dead-letter topic, and replay them.")
 
-_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
-
 
 @dlq_app.command("list")
 def list_letters(
-    topic: _Topic,
+    topic: OptionalTopicArgument = None,
     start: Annotated[
         str, typer.Option(metavar="POSITION", help="earliest, an offset, or an ISO 8601 time.")
     ] = EARLIEST,
@@ -32,12 +35,31 @@ def list_letters(
 ) -> None:
     """List the messages of a dead-letter topic: original topic, number of attempts, and cause of the failure.
 
-    Replayed messages stay in the topic until its retention removes them, and are listed, too.
+    Without a topic: all dead-letter topics, and how many messages they have. Replayed messages stay in a topic until
+    its retention removes them, and are listed, too.
     """
-    from danube.cli import _dead_letters
+    from danube.cli import _dead_letter_topics, _dead_letters
 
-    place = parse_position(start)
-    found, more = run_with_client(lambda client: _dead_letters.collect(client, topic, place, limit), url, context)
+    if topic is None:
+        _dead_letter_topics.show(run_with_client(_dead_letter_topics.find_all, url, context), output)
+        return
+    place, absent = parse_position(start), ""
+
+    async def work(client: Client) -> tuple[list[dict[str, Any]], bool]:
+        nonlocal absent
+        try:
+            return await _dead_letters.collect(client, topic, place, limit)
+        except TopicNotFoundError:
+            absent = await _dead_letter_topics.why_absent(client, topic) or ""
+            if not absent:
+                raise
+            return [], False
+
+    found, more = run_with_client(work, url, context)
+    if absent:
+        typer.echo(absent, err=True)
+        if output is Output.TABLE:
+            return
     _dead_letters.show(found, output)
     if more:
         typer.echo(f"there are more than {limit}; --limit shows more of them, --start later ones", err=True)
@@ -45,7 +67,7 @@ def list_letters(
 
 @dlq_app.command("replay")
 def replay(
-    topic: _Topic,
+    topic: TopicArgument,
     to: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Send all messages to this topic, not to their original topics.")
     ] = None,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from danube.cli._client import run_with_client, to_plain
+from danube.cli._completion import complete_namespace
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._output import Output, OutputOption, print_json, show_rows
+from danube.cli._questions import YesOption, confirm
 from danube.cli._quota_values import parse_quota_names, parse_quotas, show_quotas
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ namespaces_app = typer.Typer(no_args_is_help=True, help="List, create and delete
 _quota_app = typer.Typer(no_args_is_help=True, help="Show and change what a namespace may use at most.")
 namespaces_app.add_typer(_quota_app, name="quota")
 
-_Name = Annotated[str, typer.Argument(metavar="NAMESPACE")]
+_Name = Annotated[str, typer.Argument(metavar="NAMESPACE", autocompletion=complete_namespace)]
 
 
 @namespaces_app.command("list")
@@ -38,8 +40,11 @@ def create_namespace(namespace: _Name, url: UrlOption = None, context: ContextOp
 
 
 @namespaces_app.command("delete")
-def delete_namespace(namespace: _Name, url: UrlOption = None, context: ContextOption = None) -> None:
-    """Delete a namespace; it must be empty."""
+def delete_namespace(
+    namespace: _Name, yes: YesOption = False, url: UrlOption = None, context: ContextOption = None
+) -> None:
+    """Delete a namespace; it must be empty. On a terminal it asks first."""
+    confirm(yes, lambda: f"Delete the namespace {namespace} with its policies and quotas?")
     run_with_client(lambda client: client.admin.delete_namespace(namespace), url, context)
     print(f"deleted {namespace}")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from danube.cli._client import run_with_client, to_plain
+from danube.cli._completion import complete_change, complete_policy, complete_topic
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._output import Output, OutputOption, print_json, show_rows
 from danube.cli._policy_values import parse_changes, parse_names, show_policies
@@ -23,12 +24,14 @@ policies_app = typer.Typer(
 _BROKER: Final = "broker"
 _TARGET_HELP: Final = "broker, a namespace (with a slash before it if you like), or /namespace/topic."
 
-_Target = Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)]
+_Target = Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP, autocompletion=complete_topic)]
 
 
 @policies_app.command("show")
 def show(
-    target: Annotated[str, typer.Argument(metavar="[TARGET]", help=_TARGET_HELP)] = _BROKER,
+    target: Annotated[
+        str, typer.Argument(metavar="[TARGET]", help=_TARGET_HELP, autocompletion=complete_topic)
+    ] = _BROKER,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -46,7 +49,11 @@ def set_policies(
     target: _Target,
     changes: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="Such as max_producers=10 message_ttl=7d publish_rate=100/s."),
+        typer.Argument(
+            metavar="NAME=VALUE...",
+            help="Such as max_producers=10 message_ttl=7d publish_rate=100/s.",
+            autocompletion=complete_change,
+        ),
     ],
     url: UrlOption = None,
     context: ContextOption = None,
@@ -66,7 +73,9 @@ def set_policies(
 @policies_app.command("unset")
 def unset_policies(
     target: _Target,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Such as max_producers.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Such as max_producers.", autocompletion=complete_policy)
+    ],
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from danube.cli import subscription_policy
+from danube.cli import _seek, subscription_policy
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._names import OptionalTopicArgument, SubscriptionArgument, TopicArgument
-from danube.cli._output import Output, OutputOption, show_rows
-from danube.cli._positions import parse_position
+from danube.cli._output import Output, OutputOption, plural, show_rows
+from danube.cli._questions import YesOption, confirm
+from danube.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from danube.model.api import SubscriptionInfo
@@ -129,22 +130,65 @@ def seek_subscription(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
     position: Annotated[
-        str, typer.Argument(metavar="POSITION", help="earliest, latest, an offset, or an ISO 8601 time.")
-    ],
+        str | None,
+        typer.Argument(metavar="[POSITION]", help="earliest, latest, an offset, an ISO 8601 time, or '2h ago'."),
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="POSITION", help="The same as an option.")] = None,
+    by: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="-1000: so many messages back, in each partition; 1000: forward over unacknowledged ones."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Move nothing; show what would happen.")] = False,
+    yes: YesOption = False,
     url: UrlOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Move a subscription: messages from that position on are delivered, also those delivered before."""
-    place = parse_position(position)
-    run_with_client(lambda client: client.admin.seek_subscription(topic, subscription, place), url, context)
-    print(f"moved {subscription} of {topic} to {position}")
+    """Move a subscription: messages from that position on are delivered, also those delivered before.
+
+    On a terminal it says what would happen, and asks first.
+    """
+    given = [each for each in (position, to, by) if each is not None]
+    if len(given) != 1:
+        raise InvalidArgumentError("give one of POSITION, --to POSITION and --by N, which says where to move to")
+    _seek.move(topic, subscription, given[0], url, context, dry_run=dry_run, yes=yes)
+
+
+@subscriptions_app.command("skip")
+def skip_messages(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    count: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of messages, in each partition.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Skip nothing; show what would happen.")] = False,
+    yes: YesOption = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Skip the next N unacknowledged messages: they count as acknowledged, and are not delivered.
+
+    Acknowledged messages behind them may be delivered again. On a terminal it asks first.
+    """
+    _seek.move(topic, subscription, count, url, context, dry_run=dry_run, yes=yes)
 
 
 @subscriptions_app.command("delete")
 def delete_subscription(
-    topic: TopicArgument, subscription: SubscriptionArgument, url: UrlOption = None, context: ContextOption = None
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    yes: YesOption = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
 ) -> None:
-    """Delete a subscription and its cursor; its consumers are disconnected."""
+    """Delete a subscription and its cursor; its consumers are disconnected. On a terminal it asks first."""
+
+    def question() -> str:
+        rows = run_with_client(lambda client: client.admin.describe_subscription(topic, subscription), url, context)
+        backlog = plural(sum(row.backlog_messages for row in rows), "unacknowledged message")
+        consumers = plural(max(len(row.consumers) for row in rows), "connected consumer")
+        return f"Delete {subscription} of {topic}, which has {backlog} and {consumers}?"
+
+    confirm(yes, question)
     run_with_client(lambda client: client.admin.delete_subscription(topic, subscription), url, context)
     print(f"deleted {subscription} of {topic}")
 

@@ -10,7 +10,8 @@ import typer
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._names import TopicArgument
-from danube.cli._output import Output, OutputOption, print_json, show_record, show_rows
+from danube.cli._output import Output, OutputOption, human_bytes, plural, print_json, show_record, show_rows
+from danube.cli._questions import YesOption, confirm
 from danube.cli._retention import (
     DeleteAcknowledgedOption,
     MaxAgeOption,
@@ -114,11 +115,22 @@ def describe_topic(
 
 
 @topics_app.command("delete")
-def delete_topic(topic: TopicArgument, url: UrlOption = None, context: ContextOption = None) -> None:
+def delete_topic(
+    topic: TopicArgument, yes: YesOption = False, url: UrlOption = None, context: ContextOption = None
+) -> None:
     """Delete a topic with its messages and subscriptions.
 
-    A partitioned topic is deleted with all its partitions.
+    A partitioned topic is deleted with all its partitions. On a terminal it asks first.
     """
+
+    def question() -> str:
+        info = run_with_client(lambda client: client.admin.describe_topic(topic), url, context)
+        messages = plural(info.end_offset - info.start_offset, "message")
+        names = ", ".join(info.subscriptions[:5]) + (", ..." if len(info.subscriptions) > 5 else "")
+        subscriptions = f" and {plural(len(info.subscriptions), 'subscription')} ({names})" if names else ""
+        return f"Delete {topic} with {messages} ({human_bytes(info.stored_bytes)}){subscriptions}?"
+
+    confirm(yes, question)
     run_with_client(lambda client: client.admin.delete_topic(topic), url, context)
     print(f"deleted {topic}")
 

@@ -46,6 +46,9 @@ from danube.model.overview_api import (
     GetFindings,
     OverviewMethod,
     OverviewSubscriptions,
+    PlanSeek,
+    SeekPlan,
+    SeekPlans,
     SubscriptionOverview,
     SubscriptionRow,
 )
@@ -303,6 +306,23 @@ class Admin:
         where, time_us = start_position(position)
         request = api.SeekSubscription(topic, subscription, where, time_us)
         await self._of_parts(self._change, api.Method.SEEK_SUBSCRIPTION, request, api.Done)
+
+    async def plan_seek(
+        self, topic: str, subscription: str, position: str | int | datetime = "latest", *, by: int = 0
+    ) -> list[SeekPlan]:
+        """Return what :meth:`seek_subscription` would do, without doing it; one row for each partition.
+
+        Args:
+            topic, subscription: the subscription.
+            position: as of :meth:`seek_subscription`, if ``by`` is 0.
+            by: below 0: so many messages back from the first unacknowledged one; above 0: forward over so many
+                unacknowledged ones. In each partition.
+        """
+        _reference(topic, subscription)
+        where, time_us = start_position(position)
+        request = PlanSeek(topic=topic, subscription=subscription, position=where, time_us=time_us, by=by)
+        found = await self._of_parts(self._read, OverviewMethod.PLAN_SEEK, request, SeekPlans)
+        return [row for each in found for row in each.plans]
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription and its cursor; connected consumers are disconnected."""

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from danube.model.ids import Offset
-from danube.model.policies import SubscriptionType
+from danube.model.policies import LATEST, SubscriptionType
 
 __all__ = [
     "MAX_OVERVIEW_ROWS",
@@ -23,6 +23,9 @@ __all__ = [
     "GetFindings",
     "OverviewMethod",
     "OverviewSubscriptions",
+    "PlanSeek",
+    "SeekPlan",
+    "SeekPlans",
     "SubscriptionOverview",
     "SubscriptionRow",
 ]
@@ -39,6 +42,7 @@ class OverviewMethod:
     """Paths of the calls."""
 
     SUBSCRIPTIONS: Final = "/danube.native.v1.Subscriptions/Overview"
+    PLAN_SEEK: Final = "/danube.native.v1.Subscriptions/PlanSeek"
     FINDINGS: Final = "/danube.native.v1.Broker/Findings"
 
 
@@ -97,6 +101,8 @@ class SubscriptionRow(_Message, kw_only=True):
     end_offset: Offset = Offset(0)
     broker: str = ""
     """The broker that serves it: ``b1``."""
+    dead_letter_topic: str = ""
+    """Where its poison messages are copied to; empty: they are not."""
 
 
 class SubscriptionOverview(_Message, kw_only=True):
@@ -107,6 +113,46 @@ class SubscriptionOverview(_Message, kw_only=True):
     """``after`` of the next page; None: this was the last one."""
     silent: list[str] = []
     """Brokers that are away or did not answer: their subscriptions are missing."""
+
+
+# --- Seeks -----------------------------------------------------------------------------------------------------------
+
+
+class PlanSeek(_Message, kw_only=True):
+    """Asks what a seek of a subscription would do, without doing it. Answered with SeekPlans.
+
+    A plan is no promise: messages may be acknowledged or appended before the seek.
+    """
+
+    topic: str
+    subscription: str
+    position: str | int = LATEST
+    """As in :class:`danube.model.api.SeekSubscription`, if ``by`` is 0."""
+    time_us: int = 0
+    by: int = 0
+    """Below 0: so many messages back from the first unacknowledged one. Above 0: forward over so many unacknowledged
+    ones. In each partition."""
+
+
+class SeekPlan(_Message, kw_only=True):
+    """What a seek would do to a subscription of a topic or partition."""
+
+    topic: str
+    floor: Offset
+    """All messages below it are acknowledged now."""
+    target: Offset
+    """Where the subscription would continue."""
+    end_offset: Offset
+    skipped_messages: int
+    """Messages that would count as acknowledged without being processed."""
+    repeated_messages: int
+    """Acknowledged messages that would be delivered again."""
+
+
+class SeekPlans(_Message):
+    """Answer to PlanSeek, one row for each partition."""
+
+    plans: list[SeekPlan]
 
 
 # --- Findings --------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def read(broker: BrokerProcess, *arguments: str, code: int = 0) -> Any:
 
 
 def test_lengths_of_time_and_rules() -> None:
-    assert [parse_duration(text) for text in ("90", "45s", "30m", "1.5h", "7d", "2W")] == [
+    assert [parse_duration(text) for text in ("90s", "45s", "30m", "1.5h", "7d", "2W")] == [
         90,
         45,
         1800,

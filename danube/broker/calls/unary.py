@@ -57,6 +57,7 @@ def unary_calls(operations: Operations) -> Service:
         (api.Method.DESCRIBE_SUBSCRIPTION, subscriptions.describe_subscription, api.SubscriptionRef),
         (api.Method.EXPLAIN_SUBSCRIPTION, subscriptions.explain_subscription, api.SubscriptionRef),
         (api.Method.SEEK_SUBSCRIPTION, subscriptions.seek_subscription, api.SeekSubscription),
+        (OverviewMethod.PLAN_SEEK, subscriptions.plan_seek, overview_api.PlanSeek),
         (api.Method.DELETE_SUBSCRIPTION, subscriptions.delete_subscription, api.DeleteSubscription),
         (PolicyMethod.SHOW, policies.show, policy_api.ShowPolicies),
         (PolicyMethod.CHANGE, policies.change, policy_api.ChangePolicies),

@@ -10,6 +10,7 @@ import msgspec
 from danube.model import api, history_api
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import NO_TOPIC, Offset
+from danube.model.overview_api import OverviewMethod, SeekPlans
 from danube.model.policy_api import PolicyMethod
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ def _done(_request: Any, _answers: Sequence[api.Done]) -> api.Done:
     return api.Done()
 
 
+def _seeks(_request: Any, answers: Sequence[SeekPlans]) -> SeekPlans:
+    return SeekPlans([plan for answer in answers for plan in answer.plans])
+
+
 def _explanation(request: api.SubscriptionRef, answers: Sequence[api.Explanation]) -> api.Explanation:
     states = {answer.state for answer in answers}
     state = states.pop() if len(states) == 1 else "mixed"
@@ -91,6 +96,7 @@ MERGED: Final[dict[str, tuple[type, Merge]]] = {
     api.Method.DESCRIBE_SUBSCRIPTION: (api.SubscriptionList, _subscriptions),
     api.Method.EXPLAIN_SUBSCRIPTION: (api.Explanation, _explanation),
     api.Method.SEEK_SUBSCRIPTION: (api.Done, _done),
+    OverviewMethod.PLAN_SEEK: (SeekPlans, _seeks),
     api.Method.DELETE_SUBSCRIPTION: (api.Done, _done),
     PolicyMethod.CHANGE_SUBSCRIPTION: (api.SubscriptionList, _subscriptions),
     HistoryMethod.CHANGE_RETENTION: (history_api.RetentionPlans, _plans),

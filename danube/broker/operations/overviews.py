@@ -29,6 +29,7 @@ from danube.model.overview_api import (
     SubscriptionOverview,
     SubscriptionRow,
 )
+from danube.model.policies import PoisonPolicy
 from danube.model.records import members
 
 if TYPE_CHECKING:
@@ -151,6 +152,9 @@ class OverviewOperations:
             position=Offset(facts.position),
             end_offset=topic.end_offset,
             broker=self._directory.broker,
+            dead_letter_topic=subscription.dead_letters.target
+            if subscription.policy.poison is PoisonPolicy.DEAD_LETTER
+            else "",
         )
 
     def _oldest_age_s(self, topic: Topic, subscription: Subscription) -> float:

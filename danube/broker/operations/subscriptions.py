@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from danube.broker.delivery.explain import explanation_of, info_of
+from danube.broker.operations.seeking import moved_by, plan_of
 from danube.model import api, validate_name, validate_topic
 from danube.model.errors import SubscriptionNotFoundError
+from danube.model.overview_api import PlanSeek, SeekPlans
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
@@ -67,6 +69,17 @@ class SubscriptionOperations:
         for topic, found in subscriptions:
             await found.seek(await topic.resolve_position(request.position, request.time_us))
         return api.Done()
+
+    async def plan_seek(self, request: PlanSeek) -> SeekPlans:
+        """Return what a seek would do, one row for each partition."""
+        plans = []
+        for topic, found in self._directory.subscriptions(request.topic, request.subscription):
+            if request.by:
+                target = moved_by(found.cursor, request.by, topic.start_offset, topic.end_offset)
+            else:
+                target = await topic.resolve_position(request.position, request.time_us)
+            plans.append(plan_of(topic.name, found.cursor, target, topic.start_offset, topic.end_offset))
+        return SeekPlans(plans)
 
     async def delete_subscription(self, request: api.DeleteSubscription) -> api.Done:
         """Delete a subscription; its consumers are disconnected."""

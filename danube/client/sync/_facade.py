@@ -47,7 +47,7 @@ from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.job_api import Job
 from danube.model.limits import MIB, Limits
 from danube.model.log_api import LogLevel
-from danube.model.overview_api import PATIENCE_S, FindingList
+from danube.model.overview_api import PATIENCE_S, FindingList, SeekPlan
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 from danube.model.policy_api import PolicyReport
 from danube.model.query_api import LogParts, LogState
@@ -603,6 +603,19 @@ class Admin(Handle[_admin.Admin]):
     def seek_subscription(self, topic: str, subscription: str, position: str | int | datetime) -> None:
         """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message at or after a time."""
         self._loop.run(self._inner.seek_subscription, topic, subscription, position)
+
+    def plan_seek(
+        self, topic: str, subscription: str, position: str | int | datetime = "latest", *, by: int = 0
+    ) -> list[SeekPlan]:
+        """Return what :meth:`seek_subscription` would do, without doing it; one row for each partition.
+
+        Args:
+            topic, subscription: the subscription.
+            position: as of :meth:`seek_subscription`, if ``by`` is 0.
+            by: below 0: so many messages back from the first unacknowledged one; above 0: forward over so many
+                unacknowledged ones. In each partition.
+        """
+        return self._loop.run(self._inner.plan_seek, topic, subscription, position, by=by)
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription and its cursor; connected consumers are disconnected."""

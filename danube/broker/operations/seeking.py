@@ -1,0 +1,50 @@
+"""What a seek would do to a subscription. Pure."""
+
+from __future__ import annotations
+
+from danube.dispatch import Cursor
+from danube.model.ids import Offset
+from danube.model.overview_api import SeekPlan
+
+__all__ = ["moved_by", "plan_of"]
+
+
+def moved_by(cursor: Cursor, by: int, start_offset: int, end_offset: int) -> Offset:
+    """Return the offset that lies a number of messages before or behind the first unacknowledged one.
+
+    Args:
+        cursor: of the subscription.
+        by: below 0: so many messages back; above 0: forward over so many unacknowledged ones.
+        start_offset, end_offset: of the log; the result is within it.
+    """
+    if by <= 0:
+        return Offset(min(max(cursor.floor + by, start_offset), end_offset))
+    for low, high in cursor.live(max(cursor.floor, start_offset), end_offset):
+        if by < high - low:
+            return Offset(cursor.next_live(low + by))
+        by -= high - low
+        if not by:
+            return Offset(min(cursor.next_live(high), end_offset))
+    return Offset(end_offset)
+
+
+def plan_of(topic: str, cursor: Cursor, target: int, start_offset: int, end_offset: int) -> SeekPlan:
+    """Return what moving a cursor to an offset would do.
+
+    Args:
+        topic: name of the topic or partition.
+        cursor: of the subscription.
+        target: the offset, within the log.
+        start_offset, end_offset: of the log.
+    """
+    floor = max(cursor.floor, start_offset)
+    skipped = sum(high - low for low, high in cursor.live(floor, min(target, end_offset)))
+    left = sum(high - low for low, high in cursor.live(max(floor, target), end_offset))
+    return SeekPlan(
+        topic=topic,
+        floor=Offset(floor),
+        target=Offset(target),
+        end_offset=Offset(end_offset),
+        skipped_messages=skipped,
+        repeated_messages=max(0, end_offset - target) - left,
+    )

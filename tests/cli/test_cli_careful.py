@@ -1,0 +1,156 @@
+"""Commands that destroy something ask on a terminal, and say before what they would do; errors suggest names."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from brokers import BrokerProcess
+from typer.testing import CliRunner
+
+from danube.cli._durations import parse_duration
+from danube.cli._nearest import nearest
+from danube.cli._positions import parse_position
+from danube.cli.app import app
+from danube.model.errors import InvalidArgumentError
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with BrokerProcess(tmp_path_factory.mktemp("data"), "--log-level", "warning") as running:
+        yield running
+        assert running.terminate() == 0
+
+
+def run(broker, *arguments, code=0, **environment):
+    env = {"DANUBE_URL": broker.url, "XDG_CONFIG_HOME": "/nonexistent", **environment}
+    done = CliRunner().invoke(app, arguments, env=env)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def at_a_terminal(broker, answer, *arguments):
+    """Run a command at a terminal, type an answer, and return what was shown and the exit code."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "DANUBE_URL": broker.url, "XDG_CONFIG_HOME": "/nonexistent", "TERM": "dumb"}
+    command = [sys.executable, "-m", "danube", *arguments]
+    os.write(ours, answer.encode())
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                data = os.read(ours, 65536)
+            except OSError:  # the terminal has no other side any more
+                break
+            if not data:
+                break
+            shown += data
+        code = process.wait(PATIENCE_S)
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n"), code
+
+
+def fill(broker, topic, count):
+    run(broker, "topics", "create", topic)
+    for subscription in ("audit", "billing"):
+        run(broker, "consume", topic, "-s", subscription, "--start", "earliest", "--until-caught-up")
+    for number in range(count):
+        run(broker, "produce", topic, "-m", str(number))
+
+
+def test_deleting_asks_at_a_terminal(broker):
+    fill(broker, "orders", 3)
+    shown, code = at_a_terminal(broker, "n\n", "topics", "delete", "orders")
+    assert "Delete /default/orders with 3 messages (" in shown
+    assert ") and 2 subscriptions (audit, billing)? [y/N]" in shown
+    assert "nothing was changed" in shown
+    assert code == 1
+    shown, code = at_a_terminal(broker, "n\n", "subscriptions", "delete", "orders", "audit")
+    assert "Delete audit of /default/orders, which has 3 unacknowledged messages and 0 connected consumers?" in shown
+    assert code == 1
+    shown, code = at_a_terminal(broker, "y\n", "subscriptions", "seek", "orders", "billing", "2")
+    assert "/default/orders: from 0 to 2 of 3; 2 messages are skipped" in shown
+    assert "moved billing of /default/orders to 2" in shown
+    assert code == 0
+    shown, code = at_a_terminal(broker, "", "subscriptions", "delete", "orders", "audit", "--yes")
+    assert shown.endswith("deleted audit of /default/orders\n")
+    assert "[y/N]" not in shown
+    run(broker, "topics", "delete", "orders")  # without a terminal nothing is asked
+    run(broker, "namespaces", "create", "old")
+    assert "[y/N]" in at_a_terminal(broker, "n\n", "namespaces", "delete", "old")[0]
+    run(broker, "namespaces", "delete", "old", "-y")
+
+
+def test_seeking_by_numbers_times_and_without_effect(broker):
+    fill(broker, "seeks", 5)
+    seek = ("subscriptions", "seek", "seeks", "billing")
+    assert run(broker, *seek, "latest", "--dry-run").stdout == (
+        "would move billing of /default/seeks\n  /default/seeks: from 0 to 5 of 5; 5 messages are skipped\n"
+    )
+    assert "forward by 2 messages" in run(broker, "subscriptions", "skip", "seeks", "billing", "2").stdout
+    assert "from 2 to 1 of 5; 1 message comes again" in run(broker, *seek, "--by", "-1", "--dry-run").stdout
+    assert "from 2 to 0 of 5; 2 messages come again" in run(broker, *seek, "--to", "2h ago", "--dry-run").stdout
+    assert "back by 1,000 messages" in run(broker, *seek, "--by", "-1000").stdout
+    assert "from 0 to 0 of 5; nothing changes" in run(broker, *seek, "earliest", "--dry-run").stdout
+    assert "give one of POSITION" in run(broker, *seek, code=65).stderr
+    assert "give one of POSITION" in run(broker, *seek, "3", "--by", "3", code=65).stderr
+
+
+def test_a_wrong_name_suggests_the_nearest(broker):
+    fill(broker, "payments", 0)
+    assert "did you mean '/default/payments'?" in run(broker, "topics", "describe", "/default/paymnts", code=66).stderr
+    error = run(broker, "subscriptions", "describe", "payments", "biling", code=66).stderr
+    assert "did you mean 'billing'?" in error
+    assert "did you mean" not in run(broker, "topics", "describe", "zzz", code=66).stderr
+    assert nearest("/shop/payments", ["/default/payments", "/x/y"]) == "/default/payments"
+    assert nearest("/default/a", []) is None
+
+
+def test_dead_letters_before_the_first_failure(broker):
+    fill(broker, "letters", 1)
+    policy = ("subscriptions", "policy", "letters", "billing")
+    run(broker, *policy, "--poison", "block")
+    error = run(broker, "dlq", "list", "letters-billing-dlq").stderr
+    assert "copies nothing to /default/letters-billing-dlq" in error
+    run(broker, *policy, "--poison", "dead_letter", "--max-redelivery", "0")
+    done = run(broker, "dlq", "list", "letters-billing-dlq")
+    assert "nothing has failed yet" in done.stderr
+    assert done.stdout == ""
+    assert run(broker, "dlq", "list", "letters-billing-dlq", "-o", "json").stdout == "[]\n"
+    rows = [line.split() for line in run(broker, "dlq", "list").stdout.splitlines()]
+    assert ["/default/letters-billing-dlq", "0", "0", "B", "/default/letters", "billing"] in rows
+    run(broker, "dlq", "list", "none-dlq", code=66)
+
+
+def test_times_need_a_unit():
+    assert parse_duration("7d") == 7 * 86_400
+    assert parse_duration("0") == 0
+    with pytest.raises(InvalidArgumentError, match="'7' has no unit: write 7s for seconds"):
+        parse_duration("7")
+
+
+def test_positions_before_now():
+    before = parse_position("90m ago")
+    assert isinstance(before, datetime.datetime)
+    age = datetime.datetime.now(datetime.UTC) - before
+    assert datetime.timedelta(minutes=90) <= age < datetime.timedelta(minutes=95)
+    for wrong in ("soon ago", "7 ago", "9999999999w ago"):
+        with pytest.raises(InvalidArgumentError):
+            parse_position(wrong)
+
+
+def test_a_bare_name_is_in_the_namespace_of_the_context(broker, tmp_path):
+    where = {"XDG_CONFIG_HOME": str(tmp_path), "DANUBE_URL": ""}
+    run(broker, "namespaces", "create", "shop")
+    run(broker, "context", "add", "here", broker.url, "--namespace", "shop", **where)
+    assert "created /shop/tills" in run(broker, "topics", "create", "tills", **where).stdout
+    assert "/shop/tills" in run(broker, "topics", "describe", "tills", "--context", "here", **where).stdout
+    by_variable = {**where, "DANUBE_CONTEXT": "here"}
+    assert "/shop/tills" in run(broker, "topics", "describe", "tills", **by_variable).stdout
