@@ -122,6 +122,7 @@ class Broker:
         self._started = trio.Event()
         self._drain_wanted = trio.Event()
         self._ports: Ports
+        self._pulse: Pulse
 
     # --- Life cycle ---
 
@@ -298,7 +299,7 @@ class Broker:
             peers=self.peers,
         )
         directory.following.on_change.append(coordinating.look_again)
-        pulse = Pulse(self._traffic, runtime.stalls)
+        pulse = self._pulse = Pulse(self._traffic, runtime.stalls)
         cluster = ClusterOperations(
             directory,
             membership,
@@ -321,7 +322,7 @@ class Broker:
             log_levels,
             config.limits,
             connections=_Connections(self),
-            facts=partial(self._facts, pulse),
+            facts=self._facts,
         )
         serving = lambda: self.started and not self.draining  # noqa: E731
         self.operations.topics.across.begin(self.peers, serving, lambda: self.security_known)
@@ -570,20 +571,25 @@ class Broker:
         """Return how many bytes clients have sent and received."""
         return self._server.received_bytes, self._server.sent_bytes
 
-    def _facts(self, pulse: Pulse) -> BrokerFacts:
+    def _facts(self) -> BrokerFacts:
         """Return the figures of this broker that may need attention."""
         tls = self._ports.tls
         return facts_of(
             self.directory,
             connections=self._server.connections,
-            loop_lag_s=pulse.lag_s(),
+            loop_lag_s=self._pulse.lag_s(),
             certificate_ends_s=None if tls is None else tls.expires_at_s - self.runtime.clock_us() / 1e6,
         )
 
     def info(self) -> api.BrokerInfo:
         """Return the status that the broker reports about itself."""
         return broker_info(
-            self.directory, connections=self._server.connections, uptime_s=trio.current_time() - self._started_at
+            self.directory,
+            connections=self._server.connections,
+            uptime_s=trio.current_time() - self._started_at,
+            admin_addresses=self.admin_addresses,
+            traffic=self._traffic(),
+            loop_lag_s=self._pulse.lag_s(),
         )
 
 

@@ -22,7 +22,7 @@ from danube.broker.faces import FaceMaker
 from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.descriptors import fit_to_descriptors
 from danube.broker.runtime.log_output import LogOutput
-from danube.broker.runtime.process_memory import FreedMemory, collect_rarely, keep_large_buffers
+from danube.broker.runtime.process_memory import FreedMemory, collect_rarely, keep_large_buffers, process_usage
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, exit_code
 from danube.model.log_events import log_event
@@ -61,7 +61,7 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
 
 
 async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOutput) -> int:
-    seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)))
+    seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)), process_usage=process_usage)
     reloading = [signal.SIGHUP] if config.tls is not None else []  # without TLS it ends the process, as always
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *reloading) as signals:
         async with trio.open_nursery() as nursery:

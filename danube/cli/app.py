@@ -21,6 +21,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "read": "danube.cli.read:read",
     "request": "danube.cli.request:request",
     "explain": "danube.cli.explain:explain",
+    "top": "danube.cli.top:top",
+    "check": "danube.cli.check:check",
     "info": "danube.cli.info:info",
     "log-level": "danube.cli.log_level:log_level",
     "doctor": "danube.cli.doctor:doctor",

@@ -426,6 +426,27 @@ class BrokerInfo(_Message, kw_only=True):
     """Bytes of their messages."""
     brokers: list[str] = []
     """``host:port`` of the live brokers of its cluster, itself included; empty if there is no other one."""
+    broker: str = ""
+    """Its name: ``b1``."""
+    addresses: list[str] = []
+    """On which its client port listens."""
+    admin_addresses: list[str] = []
+    """On which its admin port listens."""
+    memory_bytes: int = 0
+    """Resident memory of its process; 0: not known."""
+    cpu_s: float = 0.0
+    """Processor time that its process has used."""
+    received_bytes: int = 0
+    """Bytes that have arrived at its client port since its start."""
+    sent_bytes: int = 0
+    loop_lag_s: float = -1.0
+    """By how much timers of its loop were late: 99 of 100 by less, in the last minute; below 0: not known."""
+    named_topics: int = 0
+    """Topics of the cluster, a partitioned one counted once; ``topics`` counts plain topics and partitions of which
+    this broker is the owner."""
+    partitions: int = 0
+    """Those of ``topics`` that are partitions."""
+    max_connections: int = 0
 
 
 class LookupTopic(_Message):

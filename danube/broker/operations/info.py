@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from danube.broker.operations.wellness import BrokerFacts
 from danube.model import api
+from danube.model.names import split_partition
 from danube.model.version import __version__
 
 if TYPE_CHECKING:
@@ -15,17 +17,29 @@ if TYPE_CHECKING:
 __all__ = ["broker_info", "facts_of"]
 
 
-def broker_info(directory: Directory, *, connections: int, uptime_s: float) -> api.BrokerInfo:
+def broker_info(
+    directory: Directory,
+    *,
+    connections: int,
+    uptime_s: float,
+    admin_addresses: Sequence[str] = (),
+    traffic: tuple[int, int] = (0, 0),
+    loop_lag_s: float | None = None,
+) -> api.BrokerInfo:
     """Return the status of a broker.
 
     Args:
         directory: of its topics.
         connections: open ones of clients.
         uptime_s: seconds since its start.
+        admin_addresses: of its admin port.
+        traffic: bytes that have arrived at its client port, and those sent.
+        loop_lag_s: lag of its loop; None: not known.
     """
     runtime = directory.runtime
     config, limits = runtime.config, runtime.limits
     journal, sealing = runtime.journal.usage(), directory.history.sealer.status()
+    memory_bytes, cpu_s = runtime.seams.process_usage()
     brokers = sorted(address for _, address in directory.catalogue.membership.owners.addresses())
     return api.BrokerInfo(
         version=__version__,
@@ -51,6 +65,17 @@ def broker_info(directory: Directory, *, connections: int, uptime_s: float) -> a
         stranded_topics=journal.stranded_topics,
         stranded_bytes=journal.stranded_bytes,
         brokers=brokers if len(brokers) > 1 else [],
+        broker=directory.broker,
+        addresses=list(runtime.addresses),
+        admin_addresses=list(admin_addresses),
+        memory_bytes=memory_bytes,
+        cpu_s=cpu_s,
+        received_bytes=traffic[0],
+        sent_bytes=traffic[1],
+        loop_lag_s=-1.0 if loop_lag_s is None else loop_lag_s,
+        named_topics=sum(1 for _ in directory.catalogue.topics()),
+        partitions=sum(split_partition(topic.name) is not None for topic in directory.topics()),
+        max_connections=limits.max_connections,
     )
 
 

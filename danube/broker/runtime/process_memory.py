@@ -16,7 +16,7 @@ import trio
 
 from danube.model.limits import MIB
 
-__all__ = ["FreedMemory", "collect_rarely", "keep_large_buffers"]
+__all__ = ["FreedMemory", "collect_rarely", "keep_large_buffers", "process_usage"]
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -67,6 +67,16 @@ def keep_large_buffers() -> None:
         mallopt(_M_TRIM_THRESHOLD, 256 * MIB)
         # One heap for all threads: the loop frees what worker threads have read, and must be able to reuse it.
         mallopt(_M_ARENA_MAX, 1)
+
+
+def process_usage() -> tuple[int, float]:
+    """Return the resident memory of this process in bytes (0 without ``/proc``), and its processor time in seconds."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[1])
+    except OSError:
+        pages = 0
+    return pages * os.sysconf("SC_PAGE_SIZE"), time.process_time()
 
 
 class _MallInfo(ctypes.Structure):

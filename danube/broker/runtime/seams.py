@@ -194,6 +194,9 @@ class Seams(NamedTuple):
     :func:`danube.broker.runtime.fetching.fetch`."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns so many unpredictable bytes, for the proofs between brokers."""
+    process_usage: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
+    """Returns the resident memory of the process in bytes and the processor time that it has used, in seconds; 0 of
+    both, where a broker is not alone in its process."""
 
 
 def shown_address(listener: trio.abc.Listener[Any]) -> str:
