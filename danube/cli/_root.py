@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -11,7 +12,34 @@ from danube.cli._context import ContextOption, UrlOption, set_defaults
 from danube.cli._extensions import extension_names, find_extension
 from danube.cli._failures import errors_in_one_line
 
-__all__ = ["EXIT_CODES", "RootGroup", "root"]
+__all__ = ["ALIASES", "EXIT_CODES", "GROUPS", "Group", "RootGroup", "root"]
+
+GROUPS: Final[Mapping[str, Sequence[str]]] = {
+    "Messages": ("produce", "consume", "read", "request"),
+    "Topics and subscriptions": ("topics", "subscriptions", "namespaces", "policies", "dlq", "stages"),
+    "What is going on": ("explain", "top", "check", "info", "connections", "doctor", "debug"),
+    "Brokers and storages": ("serve", "cluster", "storage", "storage-server", "plugins"),
+    "Access control": ("security", "grant", "revoke", "roles", "principals", "tokens", "keys", "issuers"),
+    "Tools": ("bench", "context", "version", "help"),
+}
+"""The sections of the help, with the commands of each."""
+ALIASES: Final[Mapping[str, str]] = {
+    "topic": "topics",
+    "subscription": "subscriptions",
+    "sub": "subscriptions",
+    "namespace": "namespaces",
+    "policy": "policies",
+    "stage": "stages",
+    "connection": "connections",
+    "role": "roles",
+    "principal": "principals",
+    "token": "tokens",
+    "key": "keys",
+    "issuer": "issuers",
+    "contexts": "context",
+}
+"""Other names of commands, which the help does not list."""
+_GROUP_ALIASES: Final = {"ls": "list", "show": "describe", "rm": "delete"}
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 any other error, or a check that failed; 2 wrong usage; 65 invalid argument, name, message or
@@ -19,6 +47,17 @@ configuration; 66 topic, namespace or subscription not found; 69 broker not reac
 in Danube; 73 exists already; 74 stored data is damaged; 75 a limit, a conflict or a deadline: try again later; 76 not
 implemented by this broker; 77 not permitted; 78 refused in this state (durability or type mismatch, subscription
 busy, producer fenced, data directory in use); 130 interrupted."""
+
+
+class Group(TyperGroup):
+    """A group of commands, which also knows some of them by the names that other tools use: ``topics ls``."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name or by another one; None if there is none."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and cmd_name in _GROUP_ALIASES:
+            found = super().get_command(ctx, _GROUP_ALIASES[cmd_name])
+        return found
 
 
 class RootGroup(TyperGroup):
@@ -31,7 +70,22 @@ class RootGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command: a built-in one, else one of another package, else None."""
-        return super().get_command(ctx, cmd_name) or find_extension(cmd_name)
+        found = super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+        return found or find_extension(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in sections."""
+        names = self.list_commands(ctx)
+        placed = {name for group in GROUPS.values() for name in group}
+        sections = {title: [name for name in group if name in names] for title, group in GROUPS.items()}
+        sections["Others"] = [name for name in names if name not in placed]
+        width = max(map(len, names))
+        for title, group in sections.items():
+            commands = [(name, command) for name in group if (command := self.get_command(ctx, name)) is not None]
+            if commands:
+                room = formatter.width - width - 6
+                with formatter.section(title):
+                    formatter.write_dl([(f"{name:<{width}}", each.get_short_help_str(room)) for name, each in commands])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""

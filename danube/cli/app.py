@@ -8,7 +8,7 @@ from typing import Any, Final
 import typer
 
 from danube.cli._plain_options import with_typer_options
-from danube.cli._root import EXIT_CODES, RootGroup, root
+from danube.cli._root import EXIT_CODES, Group, RootGroup, root
 from danube.model.entry_points import load_target
 
 __all__ = ["app"]
@@ -48,6 +48,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "issuers": "danube.cli.issuers:issuers_app",
     "bench": "danube.cli.bench:bench_app",
     "context": "danube.cli.context:context_app",
+    "help": "danube.cli.help:show_help",
 }
 """Commands by name: a function, or the Typer application of a group, as ``module:name``."""
 PLAIN: Final = ("serve",)
@@ -76,7 +77,7 @@ def _load(name: str, target: str) -> Any:
     found = load_target(target)
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     if isinstance(found, typer.Typer):
-        alone.add_typer(found, name=name)
+        alone.add_typer(found, name=name, cls=Group)
         return typer.main.get_group(alone).commands[name]
     alone.command(name)(with_typer_options(found) if name in PLAIN else found)
     return typer.main.get_command(alone)

@@ -11,7 +11,7 @@ import typer
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._durations import parse_duration
-from danube.cli._names import OptionalTopicArgument
+from danube.cli._names import OptionalSubscriptionArgument, OptionalTopicArgument
 from danube.cli._output import Output, OutputOption, plural, print_json, print_styled
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MOST_REMEDIES: Final = 3
 
 def explain(
     topic: OptionalTopicArgument = None,
-    subscription: Annotated[str | None, typer.Argument(metavar="[SUBSCRIPTION]")] = None,
+    subscription: OptionalSubscriptionArgument = None,
     patience: Annotated[
         str,
         typer.Option(
