@@ -46,14 +46,16 @@ _LATE_RATIO = 1.5
 def doctor(data_directory: str, limits: Limits | None = None) -> list[Check]:
     """Check the machine for a broker with this data directory. Blocks for about a second.
 
-    The directory is created if it is missing; a temporary file is written to it and removed.
+    A temporary file is written to the directory and removed. If the directory does not exist, it is not created: the
+    file is in the nearest directory above, on the same file system.
     """
     limits = limits or Limits()
+    present = _present(Path(data_directory))
     return [
         _python(),
-        _directory(data_directory),
+        _directory(data_directory, present),
         *_data(data_directory, limits),
-        *_storage(data_directory, limits),
+        *_storage(str(present), limits),
         _clock(),
         _open_files(limits),
     ]
@@ -64,10 +66,15 @@ def _python() -> Check:
     return Check("python", sys.version_info >= (3, 11), f"Python {version}", "install Python 3.11 or newer")
 
 
-def _directory(data_directory: str) -> Check:
+def _present(directory: Path) -> Path:
+    """Return a directory, or the nearest one above it that exists."""
+    full = directory.absolute()
+    return next((each for each in (full, *full.parents) if each.exists()), full)
+
+
+def _directory(data_directory: str, present: Path) -> Check:
     try:
-        Path(data_directory).mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=data_directory, prefix=".doctor-"):
+        with tempfile.NamedTemporaryFile(dir=present, prefix=".doctor-"):
             pass
     except OSError as error:
         return Check(
@@ -76,6 +83,8 @@ def _directory(data_directory: str) -> Check:
             f"{data_directory}: {error.strerror}",
             "make the directory writable for this user, or choose another one with --data-dir",
         )
+    if present != Path(data_directory).absolute():
+        return Check("data directory", True, f"{data_directory} does not exist yet; {present} is writable")
     return Check("data directory", True, f"{data_directory} is writable")
 
 

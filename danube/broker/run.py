@@ -47,20 +47,22 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     output.install(config.log_level)
     keep_large_buffers()
     config = msgspec.structs.replace(config, limits=fit_to_descriptors(config.limits, config.journal_files))
+    was_ready: list[bool] = []
     try:
-        return trio.run(_main, config, faces, output)
+        return trio.run(_main, config, faces, output, was_ready)
     except BaseException as error:
         failure = _first_danube_error(error) or _shortage(error)
         if failure is None:
             raise
-        _log.error("%s", failure, extra=log_event("broker.failed"))
+        if was_ready or config.log_format == "json":  # of a failed start, the line below says all to a person
+            _log.error("%s", failure, extra=log_event("broker.failed"))
         print(f"error: {failure}", file=sys.stderr, flush=True)  # noqa: T201 - the final error line of a process
         return exit_code(failure)
     finally:
         output.flush_repeats()
 
 
-async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOutput) -> int:
+async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOutput, was_ready: list[bool]) -> int:
     seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)), process_usage=process_usage)
     reloading = [signal.SIGHUP] if config.tls is not None else []  # without TLS it ends the process, as always
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *reloading) as signals:
@@ -75,6 +77,7 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOut
             collect_rarely()  # what is loaded so far lives as long as the process
             nursery.start_soon(FreedMemory().run)  # release the memory used by the start at once
             life.ready = True
+            was_ready.append(True)
             print(  # noqa: T201 - the one line on standard output that scripts wait for
                 f"danube {__version__} ready: listening on {', '.join(addresses)}{note};{admin}"
                 f" data in {config.data_directory}; durability {config.durability}; pid {os.getpid()}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -39,6 +40,15 @@ ALIASES: Final[Mapping[str, str]] = {
     "contexts": "context",
 }
 """Other names of commands, which the help does not list."""
+_PHRASES: Final = (
+    (re.compile("Input should be greater than or equal to "), "it must be at least "),
+    (re.compile("Input should be less than or equal to "), "it must be at most "),
+    (re.compile("Input should be greater than "), "it must be more than "),
+    (re.compile("Input should be less than "), "it must be less than "),
+    (re.compile("Input should be a valid integer.*"), "it must be a whole number"),
+    (re.compile("Input should be a valid number.*"), "it must be a number"),
+    (re.compile("Input should be "), "it must be "),
+)
 _GROUP_ALIASES: Final = {"ls": "list", "show": "describe", "rm": "delete"}
 
 EXIT_CODES = """\
@@ -47,6 +57,14 @@ configuration; 66 topic, namespace or subscription not found; 69 broker not reac
 in Danube; 73 exists already; 74 stored data is damaged; 75 a limit, a conflict or a deadline: try again later; 76 not
 implemented by this broker; 77 not permitted; 78 refused in this state (durability or type mismatch, subscription
 busy, producer fenced, data directory in use); 130 interrupted."""
+
+
+def plain_usage(message: str) -> str:
+    """Return what is wrong with the value of an option, without the words of the library that has checked it."""
+    plain = message.removeprefix("Value error, ")
+    for found, said in _PHRASES:
+        plain = found.sub(said, plain)
+    return plain
 
 
 class Group(TyperGroup):
@@ -90,7 +108,11 @@ class RootGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         with errors_in_one_line(debug=bool(ctx.params.get("debug"))):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except typer.BadParameter as error:
+                error.message = plain_usage(error.message)
+                raise
 
 
 def _show_version(wanted: bool) -> None:

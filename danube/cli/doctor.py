@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,12 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 _CONNECT_TIMEOUT_S = 2.0
+_DIRECTORY: Final = "./danube-data"
+"""That of a broker without a configuration."""
 
 
 def doctor(
     data_dir: Annotated[
-        str, typer.Option(metavar="DIRECTORY", help="Data directory of the broker; created if missing.")
-    ] = "./danube-data",
+        str | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Data directory. [that of the broker that answers, if it runs on this machine; else ./danube-data]",
+        ),
+    ] = None,
     cluster: Annotated[
         bool,
         typer.Option("--cluster", help="Check the brokers of a cluster instead of this machine; one must answer."),
@@ -34,8 +41,8 @@ def doctor(
 ) -> None:
     """Check disk, clock and limits of this machine for a broker. The exit code is 1 if a check fails.
 
-    Needs no running broker, and writes only a temporary file to the data directory. If a broker answers at the address
-    that commands use, its sealing and its storages are checked, too.
+    Needs no running broker, and writes only a temporary file to the data directory; it creates no directory. If a
+    broker answers at the address that commands use, its sealing and its storages are checked, too.
 
     With --cluster, it visits all brokers of the cluster of that broker: whether they reach each other, their clocks,
     loops, sessions, metadata, versions, and shared storages.
@@ -47,7 +54,8 @@ def doctor(
     else:
         from danube.broker.doctor import doctor as run_checks
 
-        checks = run_checks(data_dir) + _ask_broker(find_target(url, context))
+        directory, of_broker = _ask_broker(find_target(url, context))
+        checks = run_checks(data_dir or directory or _DIRECTORY) + of_broker
     rows = [
         {
             "check": check.name,
@@ -74,30 +82,42 @@ def _print_checks(checks: Sequence[Check]) -> None:
             print(f"{'':{width + 8}}  > {check.remedy}")
 
 
-def _ask_broker(target: Target) -> list[Check]:
-    """Return the checks of a broker; none if there is no broker."""
+def _ask_broker(target: Target) -> tuple[str, list[Check]]:
+    """Return the data directory of a broker (empty if it is not on this machine), and its checks; none without one."""
     import trio
 
     from danube.broker.doctor import Check, check_broker
     from danube.cli._failures import flatten
     from danube.model.errors import ConnectionLostError, DanubeError
 
-    async def ask() -> list[Check]:
+    async def ask() -> tuple[str, list[Check]]:
         connecting = target.connect(
             connect_timeout_s=_CONNECT_TIMEOUT_S,
             request_timeout_s=_CONNECT_TIMEOUT_S,
             reconnect_timeout_s=_CONNECT_TIMEOUT_S,
         )
         async with connecting as client:
+            directory = ""
             try:
-                return check_broker(await client.storages.status())
+                info = await client.admin.info()
+                directory = _on_this_machine(info.data_directory, info.pid)
+                return directory, check_broker(await client.storages.status())
             except DanubeError as error:
                 detail = f"{target.url}: the broker answers with an error: {error}"
-                return [Check("broker", False, detail, "see the log of the broker")]
+                return directory, [Check("broker", False, detail, "see the log of the broker")]
 
     try:
         return trio.run(ask)
     except (ConnectionLostError, BaseExceptionGroup) as error:
         if not isinstance(flatten(error), ConnectionLostError):
             raise
-        return []
+        return "", []
+
+
+def _on_this_machine(data_directory: str, pid: int) -> str:
+    """Return the data directory of a process as a full path; empty if there is none of that name on this machine."""
+    try:
+        full = Path(f"/proc/{pid}/cwd").readlink() / data_directory
+    except OSError:  # another machine, another user, or no such file system
+        full = Path(data_directory)
+    return str(full) if full.is_absolute() and full.is_dir() else ""

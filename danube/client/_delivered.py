@@ -18,6 +18,7 @@ import msgspec
 from danube.model.batch import BatchFlags, CompositeRecord, Record, check_part, open_records, read_header
 from danube.model.errors import CorruptBatchError
 from danube.model.keys import key_to_text
+from danube.model.names import split_partition
 
 if TYPE_CHECKING:
     from danube.model.api import ConsumeBatch
@@ -74,6 +75,10 @@ class BareMessage(msgspec.Struct, gc=False, eq=False):
     attributes: dict[str, str] | None = None
     _delta_us: int = 0
     _producer: str | None = None
+
+    def __repr__(self) -> str:
+        topic, partition = split_partition(self.topic) or (self.topic, 0)
+        return f"{type(self).__name__}({topic!r} {partition}:{self.offset}, {len(self.payload)} B)"
 
     @property
     def key(self) -> str | None:

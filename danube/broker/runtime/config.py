@@ -321,6 +321,37 @@ def _refuse_unknown(given: dict[str, Any], known: type[msgspec.Struct], where: s
             raise ConfigurationError(f"{where}: unknown setting {key!r}{hint}")
 
 
+def _limit(name: str, value: Any, where: str) -> Any:
+    """Return the value of a limit: sizes may be texts such as ``4GiB``, as elsewhere."""
+    if not (isinstance(value, str) and name.endswith("_bytes")):
+        return value
+    try:
+        return parse_size(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: [limits] {name}: {error}") from error
+
+
+_MISMATCH: Final = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<given>[^`]+)`(?: - at `\$\.?(?P<place>[^`]+)`)?")
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+
+
+def _explained(error: msgspec.ValidationError) -> str:
+    """Return what is wrong with a setting, in the words of TOML."""
+    match = _MISMATCH.fullmatch(str(error))
+    if match is None:
+        return str(error)
+    wanted = " or ".join(_KINDS.get(each, each) for each in match["wanted"].split(" | "))
+    return f"{match['place'] or 'the file'} must be {wanted}, not {_KINDS.get(match['given'], match['given'])}"
+
+
 def make_config(
     settings: dict[str, Any], overrides: dict[str, Any] | None = None, where: str = "options"
 ) -> BrokerConfig:
@@ -347,7 +378,7 @@ def make_config(
         elif value is not None:
             settings[key] = value
     if limits:
-        settings["limits"] = limits
+        settings["limits"] = limits = {name: _limit(name, value, where) for name, value in limits.items()}
     _refuse_unknown(settings, BrokerConfig, where)
     _refuse_unknown(limits, Limits, f"{where}: [limits]")
     for table, kind in (
@@ -363,7 +394,7 @@ def make_config(
     try:
         config = msgspec.convert(settings, BrokerConfig)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
+        raise ConfigurationError(f"{where}: {_explained(error)}") from error
     try:
         _check(config)
     except ClusterConfigurationError as error:
