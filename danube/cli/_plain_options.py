@@ -11,11 +11,17 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
-__all__ = ["PlainOption", "read_plain", "with_typer_options"]
+__all__ = ["VARIABLES", "PlainOption", "read_plain", "with_environment", "with_typer_options"]
+
+VARIABLES: Final = "DANUBE_"
+"""How the names of environment variables for options begin."""
+_READ_ELSEWHERE: Final = frozenset({"insecure"})
+_BOOLS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 class PlainOption:
@@ -70,13 +76,48 @@ def read_plain(command: Callable[..., Any], words: Sequence[str]) -> dict[str, A
     return values
 
 
+def with_environment(command: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a command, with those that the command line does not give from the environment.
+
+    ``DANUBE_DATA_DIR`` stands for ``--data-dir``; a list has commas, a bool is 1, true, yes, 0, false or no. Empty
+    variables count as absent.
+
+    Args:
+        command: as of :func:`read_plain`.
+        values: given on the command line; None counts as absent.
+
+    Raises:
+        ConfigurationError: a variable is not a value of its option.
+    """
+    found = {name: value for name, value in values.items() if value is not None}
+    for parameter, kind, _ in _options(command):
+        variable = VARIABLES + parameter.upper()
+        text = os.environ.get(variable, "")
+        if text and parameter not in found and parameter not in _READ_ELSEWHERE:
+            found[parameter] = _converted(variable, text, kind)
+    return found
+
+
+def _converted(variable: str, text: str, kind: Any) -> Any:
+    if get_origin(kind) is list:
+        return [each.strip() for each in text.split(",") if each.strip()]
+    if kind is bool or issubclass(kind, enum.StrEnum):
+        known = _BOOLS if kind is bool else {member.value: member for member in kind}
+        if text.lower() not in known:
+            from danube.model.errors import ConfigurationError
+
+            raise ConfigurationError(f"{variable}={text!r} is not one of {', '.join(known)}")
+        return known[text.lower()]
+    return text
+
+
 def with_typer_options(command: Callable[..., int]) -> Callable[..., None]:
     """Return a command for Typer, with the options of a plain one; it leaves with the exit code that this returns."""
     import typer
 
     @functools.wraps(command)
     def typer_command(**values: Any) -> None:
-        raise typer.Exit(command(**values))
+        raise typer.Exit(command(**with_environment(command, values)))
 
     signature = inspect.signature(command)
     hints = {

@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "info": "danube.cli.info:info",
     "log-level": "danube.cli.log_level:log_level",
     "doctor": "danube.cli.doctor:doctor",
+    "debug": "danube.cli.debug:debug_app",
     "plugins": "danube.cli.plugins:plugins",
     "version": "danube.cli.info:version",
     "topics": "danube.cli.topic_history:topics_app",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from danube.model.checks import Check
 
-__all__ = ["doctor"]
+__all__ = ["doctor", "run_all"]
 
 _CONNECT_TIMEOUT_S = 2.0
 _DIRECTORY: Final = "./danube-data"
@@ -27,6 +27,8 @@ def doctor(
     data_dir: Annotated[
         str | None,
         typer.Option(
+            "--data-dir",
+            "--data-directory",
             metavar="DIRECTORY",
             help="Data directory. [that of the broker that answers, if it runs on this machine; else ./danube-data]",
         ),
@@ -52,10 +54,7 @@ def doctor(
 
         checks = check_cluster_at(find_target(url, context))
     else:
-        from danube.broker.doctor import doctor as run_checks
-
-        directory, of_broker = _ask_broker(find_target(url, context))
-        checks = run_checks(data_dir or directory or _DIRECTORY) + of_broker
+        checks = run_all(data_dir, url, context)
     rows = [
         {
             "check": check.name,
@@ -71,6 +70,19 @@ def doctor(
         show_rows(rows, ["check", "ok", "detail", "remedy"], output)
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
+
+
+def run_all(data_dir: str | None, url: str | None, context: str | None) -> list[Check]:
+    """Return the checks of this machine, and of the broker if one answers.
+
+    Args:
+        data_dir: directory to check; None: that of the broker, or the default one.
+        url, context: of the broker.
+    """
+    from danube.broker.doctor import doctor as run_checks
+
+    directory, of_broker = _ask_broker(find_target(url, context))
+    return run_checks(data_dir or directory or _DIRECTORY) + of_broker
 
 
 def _print_checks(checks: Sequence[Check]) -> None:

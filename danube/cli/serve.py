@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from danube.cli._failures import errors_in_one_line
 from danube.cli._insecure import insecure_wanted
 from danube.cli._interrupts import leave_on_interrupt
-from danube.cli._plain_options import PlainOption, read_plain
+from danube.cli._plain_options import PlainOption, read_plain, with_environment
 from danube.model.policies import Durability
 
 __all__ = ["serve", "serve_plainly"]
@@ -26,7 +26,7 @@ def serve_plainly(words: Sequence[str]) -> None:
     options = read_plain(serve, words)
     if options is not None:
         with errors_in_one_line():
-            sys.exit(serve(**options))
+            sys.exit(serve(**with_environment(serve, options)))
 
 
 def serve(
@@ -44,7 +44,13 @@ def serve(
         ),
     ] = None,
     data_dir: Annotated[
-        str | None, PlainOption(metavar="DIRECTORY", help="Journal and metadata; created if missing. [./danube-data]")
+        str | None,
+        PlainOption(
+            "--data-dir",
+            "--data-directory",
+            metavar="DIRECTORY",
+            help="Journal and metadata; created if missing. [./danube-data]",
+        ),
     ] = None,
     durability: Annotated[
         Durability | None,
@@ -117,7 +123,8 @@ def serve(
 ) -> int:
     """Run a broker in the foreground.
 
-    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Options override the configuration file, which
+    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Options override environment variables
+    (DANUBE_DATA_DIR for --data-dir, DANUBE_LISTEN for --listen, with commas), those the configuration file, which
     overrides the defaults.
     """
     leave_on_interrupt()  # until the broker handles signals itself: nothing has begun before that

@@ -272,7 +272,7 @@ class ServerConnection:
             self.wake_writer()
         if protocol.terminated is None:
             return True
-        log.info("connection %d of %s ends: %s", self.connection_id, self.peer, protocol.terminated.message)
+        self.server.log_end(self, protocol.terminated.message)
         return False
 
     def wake_writer(self) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from danube.cli._plain_options import read_plain
+from danube.cli._plain_options import read_plain, with_environment
 from danube.cli.app import app
 from danube.cli.serve import serve
+from danube.model.errors import ConfigurationError
 from danube.model.policies import Durability
 
 COMMAND = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
@@ -94,3 +95,30 @@ def test_every_option_is_shown_in_the_help() -> None:
     assert [name for name in NAMES if name not in shown] == []
     assert "Durability" not in shown
     assert "<none|os|disk|remote>" in shown
+
+
+def test_variables_stand_for_options_that_are_not_given(monkeypatch):
+    for name, value in (
+        ("DATA_DIR", "/data"),
+        ("LISTEN", "a:1, b:2"),
+        ("AUTO_CREATE", "no"),
+        ("DURABILITY", "OS"),
+        ("LOG_LEVEL", ""),
+        ("INSECURE", "1"),
+    ):
+        monkeypatch.setenv(f"DANUBE_{name}", value)
+    assert with_environment(serve, {"data_dir": "/mine", "log_level": None}) == {
+        "data_dir": "/mine",
+        "listen": ["a:1", "b:2"],
+        "auto_create": False,
+        "durability": Durability.OS,
+    }
+    for name, value in (("AUTO_CREATE", "maybe"), ("DURABILITY", "paper")):
+        monkeypatch.setenv(f"DANUBE_{name}", value)
+        with pytest.raises(ConfigurationError, match=f"DANUBE_{name}='{value}' is not one of"):
+            with_environment(serve, {})
+        monkeypatch.delenv(f"DANUBE_{name}")
+
+
+def test_the_data_directory_has_the_name_of_its_setting_too():
+    assert read_plain(serve, ["--data-directory", "/d"]) == {"data_dir": "/d"}

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from danube.broker.operations.wellness import BrokerFacts
 from danube.model import api
 from danube.model.names import split_partition
 from danube.model.version import __version__
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.operations.wellness import BrokerFacts
 
 __all__ = ["broker_info", "facts_of"]
 
@@ -90,6 +90,8 @@ def facts_of(
         loop_lag_s: lag of its loop; None: not known.
         certificate_ends_s: seconds until its certificate expires; None: it has none.
     """
+    from danube.broker.operations.wellness import BrokerFacts  # most brokers are never asked
+
     runtime = directory.runtime
     journal, sealing = runtime.journal.usage(), directory.history.sealer.status()
     return BrokerFacts(

@@ -1,7 +1,8 @@
 """Operations on everything at once: the subscriptions of all topics, and what is not well at the brokers.
 
 Each broker looks at what it serves; the one that was asked puts the answers together. Rows that a caller may not see
-are filtered by the gate, so a page may have fewer rows than it looked at.
+are filtered by the gate, so a page may have fewer rows than it looked at. The rules are imported when they are needed:
+most brokers are never asked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from danube.broker.delivery.explain import explanation_of
-from danube.broker.operations.wellness import BrokerFacts, StorageFacts, is_well, of_broker, of_storage, of_topic
 from danube.cluster.ownership import Mine
 from danube.model.errors import InvalidArgumentError
 from danube.model.ids import Offset
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from danube.broker.delivery.subscription import Subscription
     from danube.broker.directory.directory import Directory
     from danube.broker.operations.everywhere import Everywhere
+    from danube.broker.operations.wellness import BrokerFacts
     from danube.broker.topic.topic import Topic
 
 __all__ = ["OverviewOperations"]
@@ -129,6 +130,8 @@ class OverviewOperations:
                 yield topic
 
     def _row(self, topic: Topic, subscription: Subscription, patience_s: float) -> SubscriptionRow:
+        from danube.broker.operations.wellness import is_well
+
         explanation = explanation_of(subscription, trio.current_time())
         facts = subscription.machine.describe(topic.end_offset)
         age_s = self._oldest_age_s(topic, subscription) if facts.backlog_messages > 0 else 0.0
@@ -179,6 +182,8 @@ class OverviewOperations:
         return FindingList(findings=rows, more=sum(each.more for each in found), silent=silent)
 
     async def _own_findings(self, _request: GetFindings) -> FindingList:
+        from danube.broker.operations.wellness import StorageFacts, of_broker, of_storage, of_topic
+
         found: list[Finding] = list(of_broker(self._facts()))
         name = self._directory.broker
         for storage in self._directory.history.storages.values():

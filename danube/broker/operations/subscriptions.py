@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from danube.broker.delivery.explain import explanation_of, info_of
-from danube.broker.operations.seeking import moved_by, plan_of
 from danube.model import api, validate_name, validate_topic
 from danube.model.errors import SubscriptionNotFoundError
 from danube.model.overview_api import PlanSeek, SeekPlans
@@ -72,6 +71,8 @@ class SubscriptionOperations:
 
     async def plan_seek(self, request: PlanSeek) -> SeekPlans:
         """Return what a seek would do, one row for each partition."""
+        from danube.broker.operations.seeking import moved_by, plan_of  # most brokers are never asked
+
         plans = []
         for topic, found in self._directory.subscriptions(request.topic, request.subscription):
             if request.by:
