@@ -272,7 +272,14 @@ class ServerConnection:
             self.wake_writer()
         if protocol.terminated is None:
             return True
-        self.server.log_end(self, protocol.terminated.message)
+        reason = protocol.terminated.message
+        log.info(
+            "connection %d of %s ends: %s",
+            self.connection_id,
+            self.peer,
+            reason,
+            extra=log_event("connection.ended", repeating=True, peer=self.peer, reason=reason),
+        )
         return False
 
     def wake_writer(self) -> None:

@@ -31,9 +31,6 @@ __all__ = ["Server", "serve"]
 CHECK_INTERVAL_S = 1.0
 """Interval of checking timeouts: they take effect up to this much late."""
 
-REPEAT_S = 60.0
-"""Seconds for which a reason to end connections is not logged again: a scrape each 5 seconds would fill the log."""
-
 LINGER_S = 0.5
 """Seconds between the end of a foreign client's calls and the end of its connection when the broker drains."""
 
@@ -89,10 +86,6 @@ class Server:
         self._blocked = 0
         """Connections of such addresses closed since the last check of timeouts."""
         self._changed = trio.Event()
-        self._last_end: tuple[str, float] = ("", 0.0)
-        """The last reason logged for which a connection ended, and when that was."""
-        self._like_it = 0
-        """Connections that have ended since for the same reason."""
         self._unflushed: list[ServerConnection] = []
         self.waiting_bytes = 0
         """Bytes queued for the peers of all connections, as last reported by each connection."""
@@ -301,17 +294,6 @@ class Server:
             self.pressed, self.least_crowded_bytes = False, self._crowded_bytes
             for connection in self._connections:
                 connection.pass_room_on()
-
-    def log_end(self, connection: ServerConnection, reason: str) -> None:
-        """Connection: the peer has ended it by what it sent. A reason like the last one is logged once a minute."""
-        now = trio.current_time()
-        known, logged_at = self._last_end
-        if reason == known and now < logged_at + REPEAT_S:
-            self._like_it += 1
-            return
-        more = f" (and {self._like_it} more for the reason logged before)" if self._like_it else ""
-        log.info("connection %d of %s ends: %s%s", connection.connection_id, connection.peer, reason, more)
-        self._last_end, self._like_it = (reason, now), 0
 
     def _notify(self) -> None:
         self._changed.set()

@@ -9,7 +9,7 @@ from danube.model.overview_api import SeekPlan
 __all__ = ["moved_by", "plan_of"]
 
 
-def moved_by(cursor: Cursor, by: int, start_offset: int, end_offset: int) -> Offset:
+def moved_by(cursor: Cursor, by: int, start_offset: Offset, end_offset: Offset) -> Offset:
     """Return the offset that lies a number of messages before or behind the first unacknowledged one.
 
     Args:
@@ -28,7 +28,7 @@ def moved_by(cursor: Cursor, by: int, start_offset: int, end_offset: int) -> Off
     return Offset(end_offset)
 
 
-def plan_of(topic: str, cursor: Cursor, target: int, start_offset: int, end_offset: int) -> SeekPlan:
+def plan_of(topic: str, cursor: Cursor, target: int, start_offset: Offset, end_offset: Offset) -> SeekPlan:
     """Return what moving a cursor to an offset would do.
 
     Args:
