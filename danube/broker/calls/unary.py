@@ -29,7 +29,6 @@ def unary_calls(operations: Operations) -> Service:
     """Return the methods, by path."""
     topics, subscriptions, policies = operations.topics, operations.subscriptions, operations.policies
     storages, logs, cluster = operations.storages, operations.logs, operations.cluster
-    connections, overviews = operations.connections, operations.overviews
 
     async def info(_request: api.Empty) -> api.BrokerInfo:
         return operations.info()
@@ -39,6 +38,19 @@ def unary_calls(operations: Operations) -> Service:
 
     async def list_jobs(request: ListJobs) -> JobList:
         return await operations.jobs.list(request)
+
+    # Their operations are loaded with the first call.
+    async def list_connections(request: connection_api.ListConnections) -> connection_api.ConnectionList:
+        return await operations.connections.list_connections(request)
+
+    async def kill_connection(request: connection_api.KillConnection) -> api.Done:
+        return await operations.connections.kill_connection(request)
+
+    async def overview(request: overview_api.OverviewSubscriptions) -> overview_api.SubscriptionOverview:
+        return await operations.overviews.overview(request)
+
+    async def findings(request: overview_api.GetFindings) -> overview_api.FindingList:
+        return await operations.overviews.findings(request)
 
     table: list[tuple[str, Operation, type]] = [
         (api.Method.INFO, info, api.Empty),
@@ -79,10 +91,10 @@ def unary_calls(operations: Operations) -> Service:
         (JobMethod.LIST, list_jobs, ListJobs),
         (ClusterMethod.STATUS, cluster.status, cluster_api.GetClusterStatus),
         (ClusterMethod.EXPLAIN, cluster.explain, cluster_api.ExplainCluster),
-        (ConnectionMethod.LIST, connections.list_connections, connection_api.ListConnections),
-        (ConnectionMethod.KILL, connections.kill_connection, connection_api.KillConnection),
-        (OverviewMethod.SUBSCRIPTIONS, overviews.overview, overview_api.OverviewSubscriptions),
-        (OverviewMethod.FINDINGS, overviews.findings, overview_api.GetFindings),
+        (ConnectionMethod.LIST, list_connections, connection_api.ListConnections),
+        (ConnectionMethod.KILL, kill_connection, connection_api.KillConnection),
+        (OverviewMethod.SUBSCRIPTIONS, overview, overview_api.OverviewSubscriptions),
+        (OverviewMethod.FINDINGS, findings, overview_api.GetFindings),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),
     ]
     spread = topics.across.spread

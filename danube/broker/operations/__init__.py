@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
-from danube.broker.operations.connections import ConnectionOperations, OpenConnections
 from danube.broker.operations.everywhere import Everywhere
 from danube.broker.operations.logs import LogOperations
-from danube.broker.operations.overviews import OverviewOperations
 from danube.broker.operations.policies import PolicyOperations
 from danube.broker.operations.storages import StorageOperations
 from danube.broker.operations.subscriptions import SubscriptionOperations
@@ -25,7 +23,9 @@ from danube.model.policy_api import PolicyMethod
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.operations.connections import ConnectionOperations, OpenConnections
     from danube.broker.operations.jobs import JobOperations
+    from danube.broker.operations.overviews import OverviewOperations
     from danube.broker.operations.security import SecurityOperations
     from danube.broker.operations.wellness import BrokerFacts
     from danube.broker.runtime.log_levels import LogLevels
@@ -67,9 +67,10 @@ class Operations:
         self.log_levels = log_levels
         self._limits = limits
         self._make_security = security
-        self.everywhere = Everywhere(directory)
-        self.connections = ConnectionOperations(connections, self.everywhere)
-        self.overviews = OverviewOperations(directory, self.everywhere, facts)
+        self._directory = directory
+        self._connections = connections
+        self._facts = facts
+        self.everywhere = Everywhere(directory, lambda: (self.connections, self.overviews))
         self.topics = TopicOperations(directory)
         self.policies = PolicyOperations(directory)
         self.subscriptions = SubscriptionOperations(directory, self.policies)
@@ -77,6 +78,20 @@ class Operations:
         self.topics.across.first[HistoryMethod.CHANGE_RETENTION] = self.storages.set_retention
         self.topics.across.first[PolicyMethod.CHANGE_SUBSCRIPTION] = self.policies.judge_subscription
         self.logs = LogOperations(directory)
+
+    @cached_property
+    def connections(self) -> ConnectionOperations:
+        """Operations on connections; most brokers are never asked."""
+        from danube.broker.operations.connections import ConnectionOperations
+
+        return ConnectionOperations(self._connections, self.everywhere)
+
+    @cached_property
+    def overviews(self) -> OverviewOperations:
+        """Operations on everything at once; loaded like :attr:`connections`."""
+        from danube.broker.operations.overviews import OverviewOperations
+
+        return OverviewOperations(self._directory, self.everywhere, self._facts)
 
     @cached_property
     def jobs(self) -> JobOperations:

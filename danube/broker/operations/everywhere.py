@@ -51,14 +51,17 @@ class Everywhere:
 
     Args:
         directory: of the topics.
+        prepare: makes the operations that answer other brokers, which :meth:`add` themselves; called with the first
+            question of one, because most brokers are never asked.
 
     Attributes:
         calls: the links to the other brokers; None: there are none.
         is_serving: returns whether this broker answers others: not while it starts, and not once it drains.
     """
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, prepare: Callable[[], object]) -> None:
         self._directory = directory
+        self._prepare = prepare
         self.calls: Calls | None = None
         self.is_serving: Callable[[], bool] = lambda: True
         self._operations: dict[str, tuple[Callable[[Any], Awaitable[Any]], type]] = {}
@@ -83,6 +86,7 @@ class Everywhere:
             raise CallRefusedError(f"broker {self._directory.broker} is starting or shutting down; try again")
         try:
             question = _QUESTION.decode(payload)
+            self._prepare()
             known = self._operations.get(question.path)
             if known is None:
                 raise InvalidArgumentError(
