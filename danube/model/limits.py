@@ -110,6 +110,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keepalive_timeout_s: float = 5.0
     """How long a PING may stay unanswered before the connection is closed."""
 
+    # HTTP
+    http_max_connections: int = 200
+    """Open HTTP connections. Beyond it, the oldest one that waits for a request ends; if none does, new ones are
+    refused."""
+    http_max_header_bytes: int = 32 * KIB
+    """Head of one HTTP request: its line and its headers."""
+    http_max_body_bytes: int = 12 * MIB
+    """Body of one HTTP request."""
+    http_max_sse: int = 50
+    """Open streams of server-sent events; each takes one of ``http_max_connections``."""
+    http_request_timeout_s: float = 30.0
+    """From the head of an HTTP request to its answer; calls that last have limits of their own."""
+    http_idle_timeout_s: float = 60.0
+    """Silence between two HTTP requests after which the connection is closed."""
+
     # Topics
     max_namespaces: int = 10_000
     """Namespaces of one broker."""

@@ -59,10 +59,12 @@ class TlsDoor:
     Args:
         tls: certificate and rules.
         limits: of handshakes.
+        for_http: offer HTTP/1.1 only, instead of HTTP/2.
     """
 
-    def __init__(self, tls: ServerTls, limits: Limits) -> None:
+    def __init__(self, tls: ServerTls, limits: Limits, *, for_http: bool = False) -> None:
         self.tls = tls
+        self._for_http = for_http
         self._limits = limits
         self._handshakes = Handshakes(limits.max_tls_handshakes, limits.max_tls_handshakes_per_address)
         self._scopes: dict[trio.CancelScope, None] = {}
@@ -136,7 +138,8 @@ class TlsDoor:
         succeeded = False
         try:
             await turn.wait()
-            secured = tls_over(transport, self.tls.context, idle_records=self._limits.max_tls_idle_records_per_minute)
+            context = self.tls.http_context if self._for_http else self.tls.context
+            secured = tls_over(transport, context, idle_records=self._limits.max_tls_idle_records_per_minute)
             first = await secured.handshake(received)
             succeeded = True
         finally:

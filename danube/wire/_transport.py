@@ -166,6 +166,13 @@ class SocketTransport(PolledTransport):
             except (OSError, trio.ClosedResourceError) as exc:
                 raise _lost(exc) from exc
 
+    def finish(self) -> None:
+        """Tell the peer that nothing more is sent; what it sends can still be received."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as exc:
+            raise _lost(exc) from exc
+
     async def close(self) -> None:
         """Close at once; bytes accepted by the kernel are still delivered."""
         if self._socket.fileno() >= 0:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from danube.wire._tls_door import TlsDoor
     from danube.wire.tls import ServerTls
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "peer_name", "serve"]
 
 CHECK_INTERVAL_S = 1.0
 """Interval of checking timeouts: they take effect up to this much late."""
@@ -192,7 +192,7 @@ class Server:
                 self._log_refused()  # the first refusal is logged at once, later ones once per second
             await trio.aclose_forcefully(stream)
             return
-        peer = _peer_name(stream)
+        peer = peer_name(stream)
         if self.blocks(peer):
             self._blocked += 1
             await trio.aclose_forcefully(stream)
@@ -396,7 +396,8 @@ async def serve(
     await Server(services, limits, codecs=codecs, tls=tls).run(listeners, task_status=task_status)
 
 
-def _peer_name(stream: trio.abc.Stream) -> str:
+def peer_name(stream: trio.abc.Stream) -> str:
+    """Return the address of a stream's peer, ``host:port``; of one that is no socket, the name of its type."""
     transport = getattr(stream, "transport_stream", stream)
     socket = getattr(transport, "socket", None)
     if socket is None:

@@ -55,6 +55,7 @@ class _Loaded(NamedTuple):
     """What the files contain."""
 
     server: ssl.SSLContext
+    http: ssl.SSLContext
     link: ssl.SSLContext | None
     broker_roots: frozenset[bytes]
     names: tuple[tuple[str, str], ...]
@@ -86,6 +87,11 @@ class ServerTls:
     def context(self) -> ssl.SSLContext:
         """For new connections of clients."""
         return self._loaded.server
+
+    @property
+    def http_context(self) -> ssl.SSLContext:
+        """For new connections of HTTP/1.1: browsers would otherwise choose HTTP/2."""
+        return self._loaded.http
 
     def for_links(self) -> ssl.SSLContext | None:
         """Return what new connections to other brokers of the cluster use; None: they are opened without TLS."""
@@ -309,12 +315,17 @@ def _load(config: TlsConfig) -> _Loaded:
     if config.broker_ca:
         link = client_context(config.broker_ca, config.cert, config.key)
         roots = frozenset(link.get_ca_certs(binary_form=True))
+    http = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _harden(http, config.min_version)
+    http.set_alpn_protocols(["http/1.1"])
+    _load_pair(http, config.cert, config.key)
     if config.client_auth != "none":
-        for path, option in ((config.client_ca, "client_ca"), (config.broker_ca, "broker_ca")):
-            if path:
-                _load_authorities(context, path, option)
-        context.verify_mode = ssl.CERT_REQUIRED if config.client_auth == "required" else ssl.CERT_OPTIONAL
-    return _Loaded(context, link, roots, names, expires_at_s)
+        for each in (context, http):
+            for path, option in ((config.client_ca, "client_ca"), (config.broker_ca, "broker_ca")):
+                if path:
+                    _load_authorities(each, path, option)
+            each.verify_mode = ssl.CERT_REQUIRED if config.client_auth == "required" else ssl.CERT_OPTIONAL
+    return _Loaded(context, http, link, roots, names, expires_at_s)
 
 
 def _harden(context: ssl.SSLContext, min_version: str) -> None:

@@ -32,7 +32,7 @@ async def fetch(url: str, ca: str, max_bytes: int) -> bytes:
 
     Raises:
         UnavailableError: it cannot be had; the message says why.
-        ConfigurationError: ``ca`` or the URL cannot be used, or h11 is not installed.
+        ConfigurationError: ``ca`` or the URL cannot be used.
     """
     try:
         parts = urlsplit(url)
@@ -88,7 +88,8 @@ async def _read(path: str, max_bytes: int) -> bytes:
 
 
 async def _get(stream: trio.abc.Stream, host: str, target: str, url: str, max_bytes: int) -> bytes:
-    h11 = _import_h11()
+    import h11  # only with such an issuer
+
     connection: Any = h11.Connection(h11.CLIENT)
     body = bytearray()
     try:
@@ -123,14 +124,3 @@ def _check_status(status: int, url: str) -> None:
         )
     if status != 200:
         raise UnavailableError(f"{url}: the server answers with status {status}")
-
-
-def _import_h11() -> Any:
-    try:
-        import h11
-    except ImportError as error:
-        raise ConfigurationError(
-            "the keys of OIDC issuers are fetched with the package h11, which is not installed; run: pip install"
-            " 'danube-broker[security]'"
-        ) from error
-    return h11
