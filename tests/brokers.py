@@ -27,7 +27,8 @@ class BrokerProcess:
 
     ``prefix`` is put before the command (a tracer that gets out of the way, ``strace -D``, say), ``stderr`` is a file
     that gets what the broker logs. ``admin_listen`` is the address of its admin port: by default it has none, since
-    there is one default port and there are many brokers. ``host`` is the address it listens on.
+    there is one default port and there are many brokers; ``http_listen`` is the same for its HTTP API. ``host`` is the
+    address it listens on.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class BrokerProcess:
         prefix: Sequence[str] = (),
         stderr: Path | None = None,
         admin_listen: str = "none",
+        http_listen: str = "none",
         host: str = "127.0.0.1",
     ) -> None:
         self.host = host
@@ -46,6 +48,7 @@ class BrokerProcess:
         self.prefix = prefix
         self.stderr = stderr
         self.admin_listen = admin_listen
+        self.http_listen = http_listen
         self.ready_line = ""
         self._process: subprocess.Popen[str] | None = None
 
@@ -72,7 +75,8 @@ class BrokerProcess:
         """Start the process and wait for nothing."""
         assert self._process is None
         command = [*self.prefix, sys.executable, "-m", "danube", "serve", "--listen", f"{self.host}:{self.port}"]
-        command += ["--admin-listen", self.admin_listen, "--data-dir", str(self.data_directory), *self.options]
+        command += ["--admin-listen", self.admin_listen, "--http-listen", self.http_listen]
+        command += ["--data-dir", str(self.data_directory), *self.options]
         environment = os.environ | {"NO_COLOR": "1"}
         with self.stderr.open("ab") if self.stderr else nullcontext() as stderr:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)

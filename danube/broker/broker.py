@@ -57,12 +57,12 @@ from danube.history.changes import CatalogueKeys
 from danube.log import Journal
 from danube.metadata import MetadataStore, ObservedStore
 from danube.model import Durability, Rate, Retention, TopicPolicies, api
-from danube.model.errors import DanubeError, InternalError, NotOwnerError
+from danube.model.errors import CallRefusedError, DanubeError, InternalError, NotOwnerError
 from danube.model.log_events import log_event
 from danube.model.tls import certified_broker
 from danube.peers import Peer, Peers
 from danube.peers.links import open_peers
-from danube.wire import DEFAULT_CODECS, Context, Server
+from danube.wire import DEFAULT_CODECS, Context, Method, Server
 
 if TYPE_CHECKING:
     from danube.broker.audit_log import AuditLog
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from danube.broker.security.numbers import NumberedObjects
     from danube.broker.security.oidc import OidcIssuer, OidcIssuers
     from danube.broker.topic.topic import Topic
+    from danube.http import Request
+    from danube.http.server import HttpServer
     from danube.model.connection_api import ConnectionInfo
     from danube.security.keys import SigningKey
     from danube.security.roles import Principal
@@ -109,6 +111,8 @@ class Broker:
         self.stages: Stages
         self.admin_addresses: list[str] = []
         """Addresses of the admin port."""
+        self.http_addresses: list[str] = []
+        """Addresses of the HTTP port."""
         self._faces = faces
         self._bond: Bond
         self._storage_names: CatalogueKeys
@@ -159,6 +163,11 @@ class Broker:
         """Whether the ports serve TLS only."""
         return self.config.tls is not None and not self.config.tls.plaintext
 
+    @property
+    def has_security(self) -> bool:
+        """Whether callers must prove who they are."""
+        return self.config.security.enabled
+
     async def reload_certificates(self) -> None:
         """Read the files of ``[tls]`` again, for new connections; those that cannot be used are logged."""
         if self._ports.tls is not None:
@@ -190,7 +199,11 @@ class Broker:
         async with AsyncExitStack() as opened:
             disk = await opened.enter_async_context(seams.open_disk(config))
             has_admin = any(face.admin_services for face in faces)
-            ports = self._ports = await opened.enter_async_context(bind(config, seams, admin=has_admin))
+            web = next((face for face in faces if face.http is not None), None)
+            ports = self._ports = await opened.enter_async_context(
+                bind(config, seams, admin=has_admin, http=web is not None)
+            )
+            self.http_addresses += ports.http_addresses
             self.runtime.addresses += ports.addresses
             self.admin_addresses += ports.admin_addresses
             wait_s = config.limits.start_descriptor_wait_s
@@ -228,6 +241,7 @@ class Broker:
                     "it opens its metadata",
                     guarded=self._gate.guarded if self._gate is not None else None,
                     blocks=self._gate.is_blocked if self._gate is not None else None,
+                    http=None if web is None else partial(self._make_http, web),
                 )
             )
             joining = Joining(config, seams, self.identity, links, ports, certified)
@@ -434,6 +448,37 @@ class Broker:
                 await ports.abort()  # before that on which its calls depend
                 raise
             nursery.cancel_scope.cancel()
+
+    # --- HTTP ---
+
+    def _make_http(self, face: Face, ports: Ports) -> HttpServer:
+        from danube.http.server import HttpServer  # not imported without a listener
+
+        assert face.http is not None
+        return HttpServer(
+            face.http,
+            self.config.limits,
+            tls=ports.tls,
+            wall_s=lambda: self.runtime.clock_us() / 1e6,
+            headers=face.http_headers,
+        )
+
+    def native_method(self, path: str) -> Method:
+        """Return a method of the native protocol as the client port serves it, with its guard.
+
+        Raises:
+            CallRefusedError: the broker is starting, and does not serve it yet.
+        """
+        found = self._ports.client.methods.get(path)
+        if found is None:
+            raise CallRefusedError("the broker is starting; try again")
+        return found
+
+    async def serve_inner(self, stream: trio.abc.Stream, request: Request) -> None:
+        """Serve the native protocol to the caller of an HTTP request, on a stream within this process."""
+        await self._ports.client.serve_inner(
+            stream, request.peer, secure=request.secure, peer_certificate=request.peer_certificate
+        )
 
     # --- Access control ---
 

@@ -25,12 +25,13 @@ from danube.broker.delivery.connected_consumer import (
 from danube.broker.security.caller import JudgedRight, may_consume, may_produce, passed_on, received
 from danube.wire._context import Context
 from danube.wire.codec import Codec
-from danube.wire.service import Service
+from danube.wire.service import Method, Service
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from danube.dispatch import Machine
+    from danube.http._messages import Handler, Request
     from danube.metadata._contract import MetadataStore
     from danube.model import (
         Durability,
@@ -93,10 +94,17 @@ class Served(Protocol):
 
     admin_addresses: list[str]
     """Addresses of the admin port."""
+    http_addresses: list[str]
+    """Addresses of the HTTP port."""
 
     @property
     def has_tls(self) -> bool:
         """Whether the ports serve TLS only."""
+        ...
+
+    @property
+    def has_security(self) -> bool:
+        """Whether callers must prove who they are."""
         ...
 
     @property
@@ -128,6 +136,23 @@ class Served(Protocol):
 
         Raises:
             UnauthenticatedError: the API key proves nothing.
+        """
+        ...
+
+    def native_method(self, path: str, /) -> Method:
+        """Return a method of the native protocol as the client port serves it, with its guard.
+
+        Raises:
+            CallRefusedError: the broker is starting, and does not serve it yet.
+        """
+        ...
+
+    async def serve_inner(self, stream: Any, request: Request, /) -> None:
+        """Serve the native protocol on a stream within this process, until it ends.
+
+        Args:
+            stream: a ``trio.abc.Stream`` that carries the protocol.
+            request: of HTTP, whose caller is the caller of all its calls: address, certificate, TLS.
         """
         ...
 
@@ -199,12 +224,22 @@ class ServedConfig(Protocol):
         """Policy of a subscription that is created without one."""
         ...
 
+    @property
+    def http_allowed_hosts(self) -> Collection[str]:
+        """Names by which the HTTP port may be called, beside addresses and ``localhost``."""
+        ...
+
 
 class ServedRuntime(Protocol):
     """Services of the broker for all its topics, as far as faces use them."""
 
     addresses: list[str]
     """The addresses on which the broker listens."""
+
+    @property
+    def clock_us(self) -> Callable[[], int]:
+        """The wall clock, in microseconds since the epoch."""
+        ...
 
     @property
     def config(self) -> ServedConfig:
@@ -738,6 +773,19 @@ class Face(Protocol):
     @property
     def admin_services(self) -> Service:
         """Methods served on the admin port."""
+        ...
+
+    @property
+    def http(self) -> Handler | None:
+        """Answers the requests of the HTTP port, also while the broker starts and drains; None: the face has no HTTP.
+
+        Of several faces the first one with HTTP gets the port.
+        """
+        ...
+
+    @property
+    def http_headers(self) -> Sequence[tuple[str, str]]:
+        """Headers of each answer of the HTTP port, also of those that the server gives itself."""
         ...
 
     @property

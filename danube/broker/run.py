@@ -74,13 +74,15 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOut
             addresses = await nursery.start(life.run)
             note = "" if config.tls is None else " (TLS and plain text)" if config.tls.plaintext else " (TLS)"
             admin = f" admin on {', '.join(broker.admin_addresses)}{note};" if broker.admin_addresses else ""
+            scheme = "http" if config.tls is None or config.tls.plaintext else "https"
+            http = "".join(f"; http {scheme}://{address}/" for address in broker.http_addresses)
             collect_rarely()  # what is loaded so far lives as long as the process
             nursery.start_soon(FreedMemory().run)  # release the memory used by the start at once
             life.ready = True
             was_ready.append(True)
             print(  # noqa: T201 - the one line on standard output that scripts wait for
                 f"danube {__version__} ready: listening on {', '.join(addresses)}{note};{admin}"
-                f" data in {config.data_directory}; durability {config.durability}; pid {os.getpid()}",
+                f" data in {config.data_directory}; durability {config.durability}; pid {os.getpid()}{http}",
                 flush=True,
             )
     return life.exit_code

@@ -67,7 +67,15 @@ class Trial:
         for number in range(brokers):
             name, port = f"b{number + 1}", base_port + number
             command = ["serve", "--data-dir", str(directory / name), "--listen", f"{_HOST}:{port}"]
-            command += ["--admin-listen", "none", "--log-level", "warning", *(["--peers", peers] if peers else [])]
+            command += [
+                "--admin-listen",
+                "none",
+                "--http-listen",
+                "none",
+                "--log-level",
+                "warning",
+                *(["--peers", peers] if peers else []),
+            ]
             self._children.append(_Child(name, port, directory / name, command))
         self._exit_code = 0
         self._ending = trio.Event()

@@ -43,6 +43,13 @@ def serve(
             " [127.0.0.1:50051]",
         ),
     ] = None,
+    http_listen: Annotated[
+        list[str] | None,
+        PlainOption(
+            metavar="HOST:PORT",
+            help="Address of the HTTP API; repeat for more; 'none' for no HTTP. [127.0.0.1:8650]",
+        ),
+    ] = None,
     data_dir: Annotated[
         str | None,
         PlainOption(
@@ -149,6 +156,7 @@ def serve(
         {
             "listen": listen or None,
             "admin_listen": [] if admin_listen == ["none"] else admin_listen or None,
+            "http_listen": [] if http_listen == ["none"] else http_listen or None,
             "data_directory": data_dir,
             "durability": durability,
             "journal_file_size": journal_file_size,
@@ -166,7 +174,12 @@ def serve(
             "limits": limits,
         },
     )
-    return run_broker(settings, faces=(face,))
+    if not settings.http_addresses:
+        return run_broker(settings, faces=(face,))
+    with _collector_off():
+        from danube.web import face as web_face
+
+    return run_broker(settings, faces=(face, web_face))
 
 
 @contextmanager

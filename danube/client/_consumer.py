@@ -49,6 +49,11 @@ class Consumer(Receiver[Feed]):
         since."""
 
     @property
+    def ack_timeout_s(self) -> float:
+        """Seconds after which an unacknowledged message is delivered again; 0: never. A change of policy changes it."""
+        return min((feed.ack_timeout_s for feed in self._feeds if feed.ack_timeout_s), default=0.0)
+
+    @property
     def active(self) -> bool:
         """False for a failover consumer on standby."""
         return any(feed.active for feed in self._feeds)

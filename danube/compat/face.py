@@ -33,6 +33,8 @@ class CompatFace:
     def __init__(self, broker: Served) -> None:
         self.broker = broker
         self.codecs: Mapping[str, Codec] = {PROTO.subtype: PROTO}
+        self.http = None
+        self.http_headers = ()
         self.producers = Producers(broker)
         self.consumers = Consumers(broker)
         self.services = _with_standard_services(

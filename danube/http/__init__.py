@@ -17,8 +17,22 @@ around it (``server``, ``_connection``) is imported only where a listener is con
 from __future__ import annotations
 
 from danube.http._events import event_text
-from danube.http._messages import Body, Request, Response, Stream, TextSink
-from danube.http._problem import problem
+from danube.http._messages import Body, Handler, Request, Response, Stream, TextSink
+from danube.http._problem import problem, problem_of, shown, single_error
 from danube.http._target import Target, parse_target
 
-__all__ = ["Body", "Request", "Response", "Stream", "Target", "TextSink", "event_text", "parse_target", "problem"]
+__all__ = [
+    "Body",
+    "Handler",
+    "Request",
+    "Response",
+    "Stream",
+    "Target",
+    "TextSink",
+    "event_text",
+    "parse_target",
+    "problem",
+    "problem_of",
+    "shown",
+    "single_error",
+]

@@ -20,7 +20,7 @@ from danube.http._events import KEEP_ALIVE
 from danube.http._framing import METHODS, check_framing, content_length, head_bytes, joined, wants_continue
 from danube.http._messages import Request, Response, Stream
 from danube.http._negotiation import COMPRESS_FROM_BYTES, accepts_gzip, entity_tag, is_text, matches
-from danube.http._problem import problem, problem_of
+from danube.http._problem import problem, problem_of, single_error
 from danube.http._target import parse_target
 from danube.model.errors import ConnectionLostError, InvalidArgumentError, MessageTooLargeError
 from danube.wire._transport import SocketTransport
@@ -124,7 +124,10 @@ class HttpConnection:
             names = ", ".join(sorted(METHODS))
             return await self._refuse(problem(501, "unimplemented", f"the method {method} is unknown; use {names}"))
         limits = self.server.limits
-        body = _Body(self, content_length(headers), limits.http_max_body_bytes)
+        announced = content_length(headers)
+        if announced == 0:
+            await self._event()  # the end of the request: from now on, what is received tells of the connection
+        body = _Body(self, announced, limits.http_max_body_bytes)
         with trio.CancelScope(deadline=trio.current_time() + limits.http_request_timeout_s) as scope:
 
             def extend(seconds: float | None) -> None:
@@ -157,7 +160,7 @@ class HttpConnection:
         try:
             return await self.server.handler(request)
         except Exception as error:
-            found = _single(error)
+            found = single_error(error)
             if isinstance(found, ConnectionLostError) and self._http.their_state is h11.ERROR:
                 raise found from error  # the caller has gone while its body was read
             if isinstance(found, h11.RemoteProtocolError):
@@ -339,7 +342,7 @@ class HttpConnection:
                 ended = True
                 nursery.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the answer has begun: nothing but its end can tell the caller
-            failure = _single(error)
+            failure = single_error(error)
         finally:
             self.streaming = None
             server.event_streams -= response.events
@@ -442,13 +445,6 @@ class _Body:
     def _too_large(self, most: int) -> MessageTooLargeError:
         name = "http_max_body_bytes = " if most == self._most_bytes else ""
         return MessageTooLargeError(f"the body of the request is larger than {name}{most} bytes; send less at once")
-
-
-def _single(error: BaseException) -> BaseException:
-    """Return the error within groups of one, as nurseries raise them."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 async def _compressed(body: bytes) -> bytes:

@@ -17,7 +17,7 @@ from danube.model.errors import (
     to_wire,
 )
 
-__all__ = ["PROBLEM_TYPE", "Problem", "problem", "problem_of"]
+__all__ = ["PROBLEM_TYPE", "Problem", "problem", "problem_of", "shown", "single_error", "status_of"]
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
@@ -102,6 +102,18 @@ def problem_of(error: BaseException) -> Response:
     if status == 401:
         headers = (("WWW-Authenticate", 'Bearer realm="danube"'), ("WWW-Authenticate", 'Basic realm="danube"'))
     return problem(status, wire.code, wire.message, headers=headers, details=wire.details)
+
+
+def single_error(error: BaseException) -> BaseException:
+    """Return the error within groups of one, as nurseries raise them."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def shown(text: str) -> str:
+    """Return what a caller has sent for an error: escaped, and not long."""
+    return ascii(text)[1:-1][:160]
 
 
 def status_of(error: BaseException) -> int:

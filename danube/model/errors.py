@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 __all__ = [
+    "AddressTakenError",
     "AlreadyExistsError",
     "BrokerDrainingError",
     "CallCancelledError",
@@ -584,6 +585,12 @@ class ExposedAddressError(ConfigurationError):
     """A server without access control would listen on an address that other machines can reach."""
 
     status, code = Status.FAILED_PRECONDITION, "exposed-address"
+
+
+class AddressTakenError(ConfigurationError):
+    """A configured address of the HTTP API cannot be bound, usually because another process has it."""
+
+    status, code = Status.FAILED_PRECONDITION, "address-taken"
 
 
 class DataDirectoryError(DanubeError):

@@ -120,6 +120,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Body of one HTTP request."""
     http_max_sse: int = 50
     """Open streams of server-sent events; each takes one of ``http_max_connections``."""
+    http_max_pulls: int = 100
+    """Callers and subscriptions that are pulled from by HTTP at a time."""
+    http_max_pulled_messages: int = 10_000
+    """Messages that one caller has pulled from one subscription by HTTP and not settled."""
+    http_pull_idle_s: float = 60.0
+    """Time, or the subscription's ack timeout if that is longer, without a call after which such a caller counts as
+    gone; what it has not settled is delivered again."""
     http_request_timeout_s: float = 30.0
     """From the head of an HTTP request to its answer; calls that last have limits of their own."""
     http_idle_timeout_s: float = 60.0

@@ -23,6 +23,7 @@ from danube.wire.codec import DEFAULT_CODECS, Codec
 from danube.wire.service import Method, Service
 
 if TYPE_CHECKING:
+    from danube.model.tls import PeerCertificate
     from danube.wire._tls_door import TlsDoor
     from danube.wire.tls import ServerTls
 
@@ -222,6 +223,37 @@ class Server:
                 secure=admitted.secure,
                 peer_certificate=admitted.certificate,
             )
+        await self._serve(connection)
+
+    async def serve_inner(
+        self,
+        stream: trio.abc.Stream,
+        peer: str,
+        *,
+        secure: bool = False,
+        peer_certificate: PeerCertificate | None = None,
+    ) -> None:
+        """Serve a stream within this process, on behalf of a peer that another server has; as :meth:`serve_stream`.
+
+        Args:
+            stream: carries plain HTTP/2, also if this server's own connections use TLS.
+            peer, secure, peer_certificate: of the connection that the other server has.
+        """
+        if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
+            await trio.aclose_forcefully(stream)
+            return
+        await self._serve(
+            ServerConnection(
+                self,
+                transport_of(stream),
+                self._next_connection_id,
+                peer,
+                secure=secure,
+                peer_certificate=peer_certificate,
+            )
+        )
+
+    async def _serve(self, connection: ServerConnection) -> None:
         self._next_connection_id += 1
         self._connections[connection] = None
         if self.bounds_unproven:

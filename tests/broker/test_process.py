@@ -27,7 +27,7 @@ SMALL_FILES = ("--journal-file-size", "16MiB", "--log-level", "warning")
 
 def serve(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a broker that is expected to end by itself."""
-    command = [sys.executable, "-m", "danube", "serve", "--admin-listen", "none", *options]
+    command = [sys.executable, "-m", "danube", "serve", "--admin-listen", "none", "--http-listen", "none", *options]
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd=cwd, env=environment)
 
@@ -205,8 +205,8 @@ async def received(consumer: RawConsumer, count: int) -> list[int]:
 
 
 def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
-    """``danube serve`` alone: 127.0.0.1:6650, admin port 50051, ./danube-data, durability disk."""
-    for port in (6650, 50051):
+    """``danube serve`` alone: 127.0.0.1:6650, admin port 50051, HTTP 8650, ./danube-data, durability disk."""
+    for port in (6650, 50051, 8650):
         with socket.socket() as probe:
             if not probe.connect_ex(("127.0.0.1", port)):
                 pytest.skip(f"allowed in CI: port {port} is in use")
@@ -221,4 +221,5 @@ def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
         finally:
             it.kill()
     assert "listening on 127.0.0.1:6650; admin on 127.0.0.1:50051; data in ./danube-data; durability disk" in line
+    assert line.endswith("; http http://127.0.0.1:8650/\n")
     assert (tmp_path / "danube-data" / "lock").exists()

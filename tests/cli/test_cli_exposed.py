@@ -22,9 +22,9 @@ def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("address", EVERYWHERE)
-@pytest.mark.parametrize("port", ["listen", "admin_listen"])
+@pytest.mark.parametrize("port", ["listen", "admin_listen", "http_listen"])
 def test_a_broker_that_others_could_reach_does_not_start(tmp_path: Path, port: str, address: str) -> None:
-    addresses = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0", port: address}
+    addresses = dict.fromkeys(["listen", "admin_listen", "http_listen"], "127.0.0.1:0") | {port: address}
     words = ["serve", "--data-dir", str(tmp_path / "data")]
     for name, each in addresses.items():
         words += [f"--{name.replace('_', '-')}", each]

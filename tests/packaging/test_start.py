@@ -31,7 +31,9 @@ SPARED = {
     "fsspec": "only storages of this scheme need it",
     "importlib.metadata": "built-in plugins are found without it, see danube/model/entry_points.py",
     "tomllib": "only a configuration file needs it",
-    "h11": "only the keys of OIDC issuers are fetched with it",
+    "h11": "only HTTP needs it",
+    "danube.http": "only a broker with an HTTP port needs it",
+    "danube.web": "only a broker with an HTTP port needs it",
     "asyncio": "the broker runs on Trio",
     "numpy": "something optional was imported",
     "grpc": "the broker has its own implementation",
@@ -60,7 +62,7 @@ def imported_by(*arguments: str, cwd: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    listen = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
+    listen = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--http-listen", "none"]
     return imported_by("serve", "--data-dir", "data", *listen, cwd=tmp_path_factory.mktemp("alone"))
 
 
@@ -70,6 +72,15 @@ def test_a_broker_alone_does_without_what_only_others_need(loaded: list[str]) ->
         name: SPARED[spared] for name in loaded for spared in SPARED if name == spared or name.startswith(f"{spared}.")
     }
     assert found == {}, "`python -X importtime -m danube serve` shows which module imports these"
+
+
+def test_http_comes_without_the_client(tmp_path: Path) -> None:
+    listen = ["--listen", "127.0.0.1:0", "--admin-listen", "none", "--http-listen", "127.0.0.1:0"]
+    loaded = imported_by("serve", "--data-dir", "data", *listen, cwd=tmp_path)
+    assert {"h11", "danube.http.server", "danube.web.face"} <= set(loaded)
+    spared = ("danube.client", "danube.security", "asyncio", "typer", "email", "http.client", "urllib.request")
+    found = [name for name in loaded if name in spared or name.startswith(tuple(f"{each}." for each in spared))]
+    assert found == [], "the client is loaded when the first message is published or read"
 
 
 def test_a_broker_alone_loads_few_modules(loaded: list[str]) -> None:

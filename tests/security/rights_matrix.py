@@ -14,6 +14,7 @@ from typing import Any, Final
 from danube.security import BUILT_IN_ROLES, Binding, Principal, PrincipalType, Rights, parse_scope
 from danube.security.rights import RULES, Access, Condition, Named, Port, Rule
 from danube.security.verdicts import Verdict, judge
+from danube.web.routes import ROUTES
 
 FILE: Final = Path(__file__).with_name("rights-matrix.md")
 TOPIC, SUBSCRIPTION = "/shop/orders", "billing"
@@ -49,6 +50,15 @@ SIGNS: Final = {
     Verdict.DENIED: "no",
     Verdict.UNAUTHENTICATED: "who?",
 }
+ORDER: Final = (
+    Verdict.UNAUTHENTICATED,
+    Verdict.DENIED,
+    Verdict.HIDDEN,
+    Verdict.UNKNOWN,
+    Verdict.FILTERED,
+    Verdict.ALLOWED,
+)
+"""A route that makes several calls is refused by the one that refuses first."""
 LEGEND: Final = """\
 # Matrix of rights
 
@@ -149,6 +159,17 @@ def text() -> str:
                 SIGNS[judge(rule, principal, rights, request_of(rule), Belongings())] for principal in columns.values()
             ]
             lines.append(f"| {path[1:].replace('danube.native.v1.', '')} | {' | '.join(signs)} | {required(rule)} |")
+    lines += ["\n## HTTP\n", f"| route | {' | '.join(columns)} | calls |", "|---" * (len(columns) + 2) + "|"]
+    for route in ROUTES:
+        rules = [RULES[each] for each in route.calls]
+        signs = [
+            SIGNS[min((judge(rule, who, rights, request_of(rule), Belongings()) for rule in rules), key=ORDER.index)]
+            if rules
+            else SIGNS[Verdict.ALLOWED]
+            for who in columns.values()
+        ]
+        calls = ", ".join(each[1:].replace("danube.native.v1.", "") for each in route.calls) or "nothing"
+        lines.append(f"| {route.method} {route.template} | {' | '.join(signs)} | {calls} |")
     return "\n".join(lines) + "\n"
 
 

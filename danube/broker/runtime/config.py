@@ -4,6 +4,8 @@ A file looks like this; every key is optional, and an unknown key is refused wit
 
     listen = ["127.0.0.1:6650"]
     admin_listen = ["127.0.0.1:50051"]  # [] for no admin port
+    http_listen = ["127.0.0.1:8650"]    # [] for no HTTP API
+    http_allowed_hosts = ["broker.example.org"]  # names by which browsers may call it, beside its addresses
     data_directory = "./danube-data"
     durability = "disk"                 # default for new topics: none, os, disk or remote
     auto_create_topics = true
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_ADMIN_PORT",
+    "DEFAULT_HTTP_PORT",
     "DEFAULT_STORAGE",
     "BrokerConfig",
     "MetadataConfig",
@@ -95,6 +98,7 @@ __all__ = [
 ]
 
 DEFAULT_ADMIN_PORT: Final = 50051
+DEFAULT_HTTP_PORT: Final = 8650
 DEFAULT_STORAGE: Final = "default"
 
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?b?|b)?\s*", re.IGNORECASE | re.ASCII)
@@ -207,6 +211,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     admin_listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_ADMIN_PORT}",)
     """Addresses of the admin port, in the form of :attr:`listen`. An empty list disables the admin port; a broker whose
     faces have no admin services has none either."""
+    http_listen: tuple[str, ...] | None = None
+    """Addresses of the HTTP API, in the form of :attr:`listen`; an empty list: there is none. None: the default,
+    ``127.0.0.1:8650``, which is left out if another process has it. A broker whose faces serve no HTTP has none."""
+    http_allowed_hosts: tuple[str, ...] = ()
+    """Names of hosts, without ports, by which the HTTP API may be called, beside ``localhost`` and its addresses. A
+    page of another site can make a browser send requests here under a name of that site, and these are refused."""
     advertised_address: str = ""
     """Where official Danube clients are told to connect: ``host:port``, or a URL with ``http://`` or ``https://``. By
     default they are told to keep the address that they connected to."""
@@ -255,6 +265,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Policies for all topics. Values set by command or API for the broker, a namespace or a topic take precedence."""
     subscription_policy: SubscriptionPolicy = SubscriptionPolicy()
     """Policy of new subscriptions, unless their first consumer requests another one."""
+
+    @property
+    def http_addresses(self) -> tuple[str, ...]:
+        """Addresses of the HTTP API, with their ports; the default one if none was configured."""
+        given = (f"127.0.0.1:{DEFAULT_HTTP_PORT}",) if self.http_listen is None else self.http_listen
+        return tuple(with_port(each, DEFAULT_HTTP_PORT) for each in given)
 
     @property
     def metadata_engine(self) -> MetadataConfig:
@@ -505,6 +521,11 @@ def _check(config: BrokerConfig) -> None:
         parse_address(address)
     for address in config.admin_listen:
         parse_address(address, DEFAULT_ADMIN_PORT)
+    for address in config.http_listen or ():
+        parse_address(address, DEFAULT_HTTP_PORT)
+    for name in config.http_allowed_hosts:
+        if not name or not name.isascii() or set(name) & set("/:@ *") or name != name.strip("[]"):
+            raise ConfigurationError(f"http_allowed_hosts: {name!r} is no name of a host; leave out port and brackets")
     if config.advertised_address:
         parse_address(config.advertised_address.removeprefix("http://").removeprefix("https://").rstrip("/"))
     if config.tls is not None:

@@ -20,18 +20,19 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from msgspec.structs import replace
 
-from danube.broker.runtime.config import DEFAULT_ADMIN_PORT, BrokerConfig
+from danube.broker.runtime.config import DEFAULT_ADMIN_PORT, DEFAULT_HTTP_PORT, BrokerConfig
 from danube.broker.runtime.descriptors import ADMIN_SHARE
 from danube.broker.runtime.seams import Seams, shown_address
 from danube.log import with_descriptors
 from danube.loop import Poller
 from danube.model.addresses import is_loopback, refuse_exposed, with_port
 from danube.model.connection_api import ConnectionInfo
-from danube.model.errors import ExposedAddressError
+from danube.model.errors import AddressTakenError, ConfigurationError, ExposedAddressError
 from danube.model.log_events import log_event
 from danube.wire import Codec, Server, Service
 
 if TYPE_CHECKING:
+    from danube.http.server import HttpServer
     from danube.wire._server_connection import ServerConnection
     from danube.wire.tls import ServerTls
 
@@ -43,11 +44,11 @@ _STARTING: Final = "broker starting: {}; try again"
 
 
 class Ports:
-    """The client port and, maybe, the admin port. Create it with :func:`bind`.
+    """The client port and, maybe, the admin port and that of HTTP. Create it with :func:`bind`.
 
     Attributes:
-        addresses, admin_addresses: on which they listen.
-        client, admin: their servers, while :meth:`serving`.
+        addresses, admin_addresses, http_addresses: on which they listen.
+        client, admin, http: their servers, while :meth:`serving`.
         tls: what both present; None: they are plain ones.
         poller: reads their sockets, while :meth:`serving`. The journal uses it, too.
     """
@@ -55,12 +56,15 @@ class Ports:
     poller: Poller
     client: Server
     admin: Server | None
+    http: HttpServer | None
 
     def __init__(self, config: BrokerConfig, tls: ServerTls | None = None) -> None:
         self.tls = tls
         self.addresses: list[str] = []
         self.admin_addresses: list[str] = []
+        self.http_addresses: list[str] = []
         self._config = config
+        self._http_listeners: list[trio.abc.Listener[Any]] = []
         self._listeners: list[list[trio.abc.Listener[Any]]] = []
         self._guarded: Callable[[Service], Service] = _all_allowed
         self._scope = trio.CancelScope()
@@ -75,6 +79,7 @@ class Ports:
         phase: str,
         guarded: Callable[[Service], Service] | None = None,
         blocks: Callable[[str], bool] | None = None,
+        http: Callable[[Ports], HttpServer] | None = None,
     ) -> AsyncGenerator[None, None]:
         """Serve early methods around the body, and refuse the others until :meth:`open`.
 
@@ -84,6 +89,7 @@ class Ports:
             phase: what the broker does, for the callers that it refuses.
             guarded: returns the methods of a service, each judged before it is served; None: all calls are allowed.
             blocks: whether an address gets no connections now; None: there is no access control, and each one does.
+            http: makes the server of HTTP, which serves all requests from now on, and refuses them itself.
 
         Raises:
             OutOfDescriptorsError: no file descriptor was left for ``start_descriptor_wait_s``.
@@ -101,7 +107,10 @@ class Ports:
             few = replace(limits, max_connections=max(1, limits.max_connections // ADMIN_SHARE))
             self.admin = Server(admin_services, few, codecs=codecs, refusal=refusal, poller=poller, tls=self.tls)
             servers.append(self.admin)
+        self.http = http(self) if http is not None and self._http_listeners else None
         if blocks is not None:
+            if self.http is not None:
+                self.http.blocks = blocks
             for server in servers:
                 server.blocks = blocks
                 server.bounds_unproven = True
@@ -130,6 +139,8 @@ class Ports:
                         start = partial(nursery.start, server.run, listeners)
                         what = f"listening on {', '.join(map(shown_address, listeners))}"
                         await with_descriptors(what, start, wait_s)
+                    if self.http is not None:
+                        await nursery.start(self.http.run, self._http_listeners)
                     task_status.started()
         finally:
             self._ended.set()
@@ -191,10 +202,14 @@ class Ports:
         is the last, so that its calls are answered until then.
         """
         settle_s = self._config.drain_timeout_s
+        if self.http is not None:
+            self.http.begin_drain()
         await self.client.drain(0, settle_s)
         if self.admin is not None:
             self.admin.linger_s = 0.0  # admin clients hold no streams
             await self.admin.drain(0, settle_s)
+        if self.http is not None:
+            await self.http.drain(settle_s)
 
     async def abort(self) -> None:
         """End all connections, and return when no handler runs."""
@@ -204,16 +219,18 @@ class Ports:
 
 
 @asynccontextmanager
-async def bind(config: BrokerConfig, seams: Seams, *, admin: bool) -> AsyncGenerator[Ports, None]:
+async def bind(config: BrokerConfig, seams: Seams, *, admin: bool, http: bool = False) -> AsyncGenerator[Ports, None]:
     """Listen on the configured addresses; the listeners are closed at the end of the block.
 
     Args:
         config: the addresses.
         seams: the network.
         admin: whether there is something to serve on the admin port.
+        http: whether there is something to serve by HTTP.
 
     Raises:
         ConfigurationError: an address cannot be bound, or the files of ``[tls]`` cannot be used.
+        AddressTakenError: a configured address of HTTP cannot be bound.
         ExposedAddressError: other machines can reach an address, and neither security nor ``insecure`` is on.
         OutOfDescriptorsError: no file descriptor was left for ``start_descriptor_wait_s``.
     """
@@ -227,9 +244,13 @@ async def bind(config: BrokerConfig, seams: Seams, *, admin: bool) -> AsyncGener
             ports._listeners.append(listeners)
             shown += map(shown_address, listeners)
             _check_exposure(listeners, config)
+        if http and config.http_addresses:
+            ports._http_listeners = await _listen_http(config, seams)
+            ports.http_addresses += map(shown_address, ports._http_listeners)
+            _check_exposure(ports._http_listeners, config)
         yield ports
     finally:
-        for listeners in ports._listeners:  # those of a server that ran are closed
+        for listeners in (*ports._listeners, ports._http_listeners):  # those of a server that ran are closed
             for listener in listeners:
                 await trio.aclose_forcefully(listener)
 
@@ -244,6 +265,21 @@ def _load_tls(config: BrokerConfig, seams: Seams) -> ServerTls | None:
 
 async def _listen(addresses: Sequence[str], seams: Seams, wait_s: float) -> list[trio.abc.Listener[Any]]:
     return await with_descriptors(f"listening on {', '.join(addresses)}", lambda: seams.listen(addresses), wait_s)
+
+
+async def _listen_http(config: BrokerConfig, seams: Seams) -> list[trio.abc.Listener[Any]]:
+    """Listen for HTTP; without a configured address, go without it if another process has the default one."""
+    try:
+        return await _listen(config.http_addresses, seams, config.limits.start_descriptor_wait_s)
+    except ConfigurationError as error:
+        if config.http_listen is not None:
+            raise AddressTakenError(error.message) from error
+        _log.warning(
+            "no HTTP API: port %d of this machine is taken, perhaps by another broker; choose one with --http-listen"
+            " HOST:PORT, or none with --http-listen none",
+            DEFAULT_HTTP_PORT,
+        )
+        return []
 
 
 def _check_exposure(listeners: Iterable[trio.abc.Listener[Any]], config: BrokerConfig) -> None:

@@ -284,6 +284,11 @@ class Consumer(ConsumerCore):
         return self._inner.subscription
 
     @property
+    def ack_timeout_s(self) -> float:
+        """Seconds after which an unacknowledged message is delivered again; 0: never. A change of policy changes it."""
+        return self._inner.ack_timeout_s
+
+    @property
     def active(self) -> bool:
         """False for a failover consumer on standby."""
         return self._inner.active

@@ -1,0 +1,162 @@
+"""The face: requests are matched, guarded, decoded, handled, and answered as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import trio
+
+from danube.http import Request, Response, problem, shown
+from danube.model.decoding import UNDECODABLE
+from danube.model.errors import ConfigurationError, InvalidArgumentError
+from danube.web import administration, pulls, reading
+from danube.web.administration import Handler
+from danube.web.caller import ApiCall, IfMatchError
+from danube.web.guard import HEADERS, check_caller, media_type
+from danube.web.pulls import Pulls
+from danube.web.router import Router, values_of
+from danube.web.routes import JSON, ROUTES, Route
+from danube.web.twins import plain
+from danube.wire import Codec, Service
+
+if TYPE_CHECKING:
+    from danube.broker.faces import Served
+
+__all__ = ["WebFace", "face"]
+
+_HANDLERS: Final[Mapping[str, Handler]] = {**administration.HANDLERS, **reading.HANDLERS, **pulls.HANDLERS}
+
+
+class WebFace:
+    """The HTTP API of one broker; a :class:`danube.broker.Face`.
+
+    Args:
+        broker: whose calls it makes.
+
+    Raises:
+        ConfigurationError: a route has no handler, or makes a call that has no row in the table of rights.
+    """
+
+    def __init__(self, broker: Served) -> None:
+        self.services: Service = {}
+        self.admin_services: Service = {}
+        self.codecs: Mapping[str, Codec] = {}
+        self.http_headers = HEADERS
+        self._broker = broker
+        self._router = Router()
+        self._pulls = Pulls(broker)
+        self._allowed = frozenset(name.lower() for name in broker.runtime.config.http_allowed_hosts)
+        for route in ROUTES:
+            if route.operation not in _HANDLERS:
+                raise ConfigurationError(f"the route {route.method} {route.template} has no handler; add one")
+        if broker.has_security:
+            check_rights()
+
+    def subscription_of_consumer(self, _consumer_id: int) -> tuple[str, str] | None:
+        """Return None: it gives consumers no numbers."""
+        return None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the sessions of pullers until cancelled."""
+        await self._pulls.run(task_status=task_status)
+
+    async def http(self, request: Request) -> Response:
+        """Answer a request."""
+        matched = self._router.match(request.method, request.target)
+        route = matched.route
+        if route is None or route.guarded:
+            scheme = "https" if request.secure else "http"
+            refused = check_caller(request.method, request.headers, self._allowed, scheme)
+            if refused is not None:
+                return refused
+        if route is None:
+            return _no_route(request, matched.methods)
+        if not route.early and not self._broker.started:
+            return problem(503, "call-refused", "the broker is starting; try again")
+        wrong = _wrong_body(route, request)
+        if wrong is not None:
+            return wrong
+        if route.matched and "if-match" not in request.headers:
+            return problem(
+                428,
+                "if-match-required",
+                f"{route.method} of this needs If-Match; send the topic_id of the topic, in quotation marks, so that no"
+                " other topic of the same name is meant",
+            )
+        values = values_of(route, request.query, request.headers)
+        if route.lasting:
+            request.extend(None)
+        call = ApiCall(self._broker, self._pulls, request, route, matched.path, values, await _body(route, request))
+        try:
+            return _answer(route, await _HANDLERS[route.operation](call))
+        except IfMatchError as error:
+            return problem(412, error.code, error.message)
+
+
+def check_rights() -> None:
+    """Check that each call of each route has a row in the table of rights.
+
+    Raises:
+        ConfigurationError: one has none.
+    """
+    from danube.security.rights import RULES  # not imported with security off
+
+    for route in ROUTES:
+        for path in route.calls:
+            if path not in RULES:
+                raise ConfigurationError(
+                    f"the route {route.method} {route.template} calls {path}, which has no row in the table of rights"
+                )
+
+
+def _no_route(request: Request, methods: tuple[str, ...]) -> Response:
+    path = shown(request.target.path)
+    if not methods:
+        return problem(404, "not-found", f"nothing is served at {path}; GET /api/v1/openapi.json describes the API")
+    allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+    return problem(
+        405, "method-not-allowed", f"{path} has no {request.method}; use {allowed}", headers=(("Allow", allowed),)
+    )
+
+
+def _wrong_body(route: Route, request: Request) -> Response | None:
+    """Return why the kind of body is refused: browsers send others without asking for permission."""
+    has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+    if request.method == "GET" or (not has_body and (route.body is None or route.optional_body)):
+        return None
+    kind = media_type(request.headers)
+    kinds = route.body_types if route.body is not None else (JSON,)
+    if kind in kinds:
+        return None
+    given = shown(kind) if kind else "no Content-Type"
+    return problem(415, "unsupported-media-type", f"the body has {given}; send Content-Type: {' or '.join(kinds)}")
+
+
+async def _body(route: Route, request: Request) -> Any:
+    """Return the decoded JSON body of a request; None if there is none, or the handler reads it."""
+    if route.body is None or media_type(request.headers) not in ("", JSON):
+        return None
+    data = await request.body.read()
+    if not data and route.optional_body:
+        return None
+    try:
+        return msgspec.json.decode(data, type=route.body)
+    except UNDECODABLE as error:
+        text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidArgumentError(f"the body is not what {route.operation} takes: {text}") from error
+
+
+def _answer(route: Route, found: Any) -> Response:
+    if isinstance(found, Response):
+        return found
+    if found is None:
+        return Response(204)
+    body = msgspec.json.encode(plain(found))
+    return Response(route.status, body, content_type=JSON, headers=[("Cache-Control", "no-cache")])
+
+
+def face(broker: Served) -> WebFace:
+    """Create the face of a broker: pass this function as one of its ``faces``."""
+    return WebFace(broker)

@@ -1,0 +1,501 @@
+"""All routes: one table, from which requests are matched, rights are checked and the API is described. Pure.
+
+A route names the native calls that its handler makes. The table of rights (:mod:`danube.security.rights`) has a row for
+each of those, and nothing else gives rights: a route without such a row ends the start of a broker with access control,
+and a test fails for a route that nobody has decided on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from danube.http._problem import Problem
+from danube.model import api, cluster_api, connection_api, history_api, overview_api, policy_api, stage_api
+from danube.model.cluster_api import ClusterMethod
+from danube.model.connection_api import ConnectionMethod
+from danube.model.history_api import HistoryMethod
+from danube.model.overview_api import OverviewMethod
+from danube.model.policy_api import PolicyMethod
+from danube.model.query_api import QueryMethod
+from danube.model.stage_api import StageMethod
+from danube.web import bodies
+from danube.web.lists import MOST
+from danube.web.twins import twin, without
+
+__all__ = ["API", "ROUTES", "Parameter", "Problem", "Route"]
+
+API: Final = "/api/v1"
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+EVENTS: Final = "text/event-stream"
+BYTES: Final = "application/octet-stream"
+TEXT: Final = "text/plain"
+
+
+class Parameter(NamedTuple):
+    """A parameter of a query, or a header."""
+
+    name: str
+    kind: type
+    summary: str
+    default: Any = None
+    least: int = 0
+    most: int = 2**63 - 1
+    header: bool = False
+
+
+class Route(NamedTuple):
+    """One row of the table."""
+
+    method: str
+    template: str
+    """Path with ``{names}``; the last segment may end in ``:verb``."""
+    operation: str
+    """Id of the operation, and the name of its handler."""
+    summary: str
+    calls: tuple[str, ...] = ()
+    """Paths of the native calls that the handler makes; empty: it shows nothing that needs a right."""
+    parameters: tuple[Parameter, ...] = ()
+    body: Any = None
+    """Type of the JSON body; None: there is none."""
+    body_types: tuple[str, ...] = (JSON,)
+    """Media types of the body."""
+    optional_body: bool = False
+    """Whether the body may be left out."""
+    answer: Any = None
+    """Type of the JSON answer; None: it is none of JSON."""
+    answer_types: tuple[str, ...] = (JSON,)
+    status: int = 200
+    matched: bool = False
+    """Whether ``If-Match`` with the id of the topic is required: the call destroys something, and must not meet a topic
+    that was created again under the same name."""
+    lasting: bool = False
+    """Whether it may take longer than ``http_request_timeout_s``."""
+    early: bool = False
+    """Whether it is served while the broker starts."""
+    guarded: bool = True
+    """Whether the name in ``Host`` is checked; probes of orchestrators may use any."""
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The segments of the template."""
+        return tuple(self.template[1:].split("/")) if self.template != "/" else ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters in the path."""
+        return tuple(each.partition("}")[0][1:] for each in self.segments if each.startswith("{"))
+
+
+_LIST: Final = (
+    Parameter("q", str, "Only items whose name contains this text."),
+    Parameter("sort", str, "A field, with '-' before it for the reverse order."),
+    Parameter("limit", int, "Most items of the page.", 100, 1, MOST),
+    Parameter("cursor", str, "The `next` of the page before."),
+)
+_PARTITION: Final = Parameter(
+    "partition", int, "One partition of a partitioned topic; without it, all.", None, 0, 2**31
+)
+_POSITION: Final = Parameter(
+    "from", str, "earliest, latest, an offset, -N for the last N messages, or @TIME in ISO 8601."
+)
+_PAYLOAD: Final = Parameter(
+    "payload_bytes", int, "Bytes of a payload beyond which it is cut; 0 for none of it.", 65_536, 0, 12 << 20
+)
+_PUBLISHED: Final = (
+    Parameter("Danube-Key", str, "Key of the message (of a raw body).", header=True),
+    Parameter("Danube-Deliver-After", str, "Seconds for which it is not delivered (of a raw body).", header=True),
+)
+
+
+def _probe(template: str, operation: str, summary: str) -> Route:
+    return Route("GET", template, operation, summary, answer_types=(TEXT,), early=True, guarded=False)
+
+
+_TOPIC: Final = f"{API}/topics/{{namespace}}/{{name}}"
+_SUBSCRIPTION: Final = f"{_TOPIC}/subscriptions/{{subscription}}"
+_PULLS: Final = (api.Method.CONSUME,)
+_M: Final = api.Method
+
+ROUTES: Final[tuple[Route, ...]] = (
+    # Health, at the root, where orchestrators look for it
+    _probe("/livez", "livez", "Whether the broker lives: if not, restart it."),
+    _probe("/readyz", "readyz", "Whether the broker is ready: if not, send it no clients."),
+    _probe("/startupz", "startupz", "Whether the start of the broker is over."),
+    Route("GET", f"{API}/openapi.json", "openapi", "This description of the API.", early=True, answer=dict[str, Any]),
+    # The broker
+    Route("GET", f"{API}/broker", "show_broker", "State of the broker.", (_M.INFO,), answer=twin(api.BrokerInfo)),
+    Route(
+        "GET",
+        f"{API}/config",
+        "show_config",
+        "The configuration: of each setting its value and where that is from. Secrets are shown as ***.",
+        (HistoryMethod.STORAGES_STATUS,),
+        answer=bodies.Configuration,
+    ),
+    Route("GET", f"{API}/limits", "show_limits", "The limits of the broker.", (_M.INFO,), answer=bodies.LimitList),
+    Route(
+        "GET",
+        f"{API}/findings",
+        "list_findings",
+        "Everything that is not well, a sentence and a remedy each.",
+        (OverviewMethod.FINDINGS,),
+        answer=twin(overview_api.FindingList),
+    ),
+    Route(
+        "GET",
+        f"{API}/events",
+        "events",
+        "Events `stats`, one each second: the state of the broker.",
+        (_M.INFO,),
+        answer_types=(EVENTS,),
+    ),
+    # The cluster
+    Route(
+        "GET",
+        f"{API}/cluster",
+        "show_cluster",
+        "The brokers of the cluster, and the metadata that they share.",
+        (ClusterMethod.STATUS,),
+        answer=twin(cluster_api.ClusterStatus),
+    ),
+    Route(
+        "GET",
+        f"{API}/cluster/explain",
+        "explain_cluster",
+        "What is the matter with a broker or a topic.",
+        (ClusterMethod.EXPLAIN,),
+        (Parameter("subject", str, "A broker such as b2, or a topic."),),
+        answer=twin(cluster_api.Explained),
+    ),
+    # Connections
+    Route(
+        "GET",
+        f"{API}/connections",
+        "list_connections",
+        "Open connections of all brokers.",
+        (ConnectionMethod.LIST,),
+        (
+            Parameter("limit", int, "Most connections of the page.", 1_000, 1, connection_api.MAX_CONNECTION_ROWS),
+            Parameter("after", str, "The id after which the page begins."),
+        ),
+        answer=twin(connection_api.ConnectionList),
+    ),
+    Route(
+        "DELETE",
+        f"{API}/connections/{{id}}",
+        "kill_connection",
+        "End a connection; its client may connect again.",
+        (ConnectionMethod.KILL,),
+        status=204,
+    ),
+    # Namespaces
+    Route(
+        "GET",
+        f"{API}/namespaces",
+        "list_namespaces",
+        "Namespaces.",
+        (_M.LIST_NAMESPACES,),
+        _LIST,
+        answer=bodies.NamespacePage,
+    ),
+    Route(
+        "POST",
+        f"{API}/namespaces",
+        "create_namespace",
+        "Create a namespace.",
+        (_M.CREATE_NAMESPACE,),
+        body=without(api.CreateNamespace),
+        answer=bodies.NamespaceRow,
+        status=201,
+    ),
+    Route(
+        "DELETE",
+        f"{API}/namespaces/{{namespace}}",
+        "delete_namespace",
+        "Delete an empty namespace.",
+        (_M.DELETE_NAMESPACE,),
+        status=204,
+    ),
+    # Policies
+    *(
+        Route(
+            method,
+            f"{template}/policies",
+            f"{verb}_{level}_policies",
+            summary.format(level),
+            (call,),
+            body=body,
+            answer=twin(policy_api.PolicyReport),
+        )
+        for level, template in (("broker", API), ("namespace", f"{API}/namespaces/{{namespace}}"), ("topic", _TOPIC))
+        for method, verb, call, body, summary in (
+            ("GET", "show", PolicyMethod.SHOW, None, "Policies of the {}: its own, those in force, and their sources."),
+            (
+                "PATCH",
+                "change",
+                PolicyMethod.CHANGE,
+                dict[str, Any],
+                "Change policies of the {}; null removes a value.",
+            ),
+        )
+    ),
+    # Topics
+    Route(
+        "GET",
+        f"{API}/topics",
+        "list_topics",
+        "Topics; partitioned ones once, with the sums of their partitions.",
+        (_M.LIST_TOPICS,),
+        (Parameter("namespace", str, "Only topics of this namespace."), *_LIST),
+        answer=bodies.TopicPage,
+    ),
+    Route(
+        "POST",
+        f"{API}/topics",
+        "create_topic",
+        "Create a topic.",
+        (_M.CREATE_TOPIC,),
+        body=without(api.CreateTopic),
+        answer=twin(api.TopicInfo),
+        status=201,
+    ),
+    Route(
+        "GET",
+        _TOPIC,
+        "show_topic",
+        "A topic. Its `topic_id` (of a partitioned topic: that of partition 0) is what If-Match takes.",
+        (_M.DESCRIBE_TOPIC,),
+        (_PARTITION,),
+        answer=twin(api.TopicInfo),
+    ),
+    Route(
+        "DELETE",
+        _TOPIC,
+        "delete_topic",
+        "Delete a topic with its messages and subscriptions.",
+        (_M.DESCRIBE_TOPIC, _M.DELETE_TOPIC),
+        status=204,
+        matched=True,
+    ),
+    Route(
+        "GET",
+        f"{_TOPIC}/partitions",
+        "list_partitions",
+        "The partitions of a topic; of a plain topic, itself.",
+        (_M.LOOKUP_TOPIC, _M.DESCRIBE_TOPIC),
+        answer=bodies.TopicPage,
+    ),
+    Route(
+        "POST",
+        f"{_TOPIC}:seal",
+        "seal_topic",
+        "Move all messages of a topic to its storage.",
+        (HistoryMethod.SEAL_TOPIC,),
+        answer=twin(history_api.SealedTopics),
+        lasting=True,
+    ),
+    Route(
+        "PATCH",
+        f"{_TOPIC}/retention",
+        "change_retention",
+        "Change, apply, or (with dry_run) try the retention rules of a topic.",
+        (HistoryMethod.CHANGE_RETENTION,),
+        body=without(history_api.ChangeRetention, "topic"),
+        answer=twin(history_api.RetentionPlans),
+        lasting=True,
+    ),
+    # Messages
+    Route(
+        "POST",
+        f"{_TOPIC}/messages",
+        "publish",
+        "Publish messages; answered once all of them have the topic's durability. JSON: {messages: [...]}; NDJSON: a"
+        " message on each line; any other type: the body is one payload, with headers Danube-Key,"
+        " Danube-Attribute-NAME and Danube-Deliver-After.",
+        (_M.PUBLISH,),
+        (Parameter("producer", str, "Name of the producer; without one, each call has its own."), *_PUBLISHED),
+        body=bodies.Publication,
+        body_types=(JSON, NDJSON, BYTES, TEXT),
+        answer=bodies.Receipts,
+        status=201,
+    ),
+    Route(
+        "GET",
+        f"{_TOPIC}/messages",
+        "read_messages",
+        "Read messages without a subscription. To go on, pass `next` as `from`.",
+        (QueryMethod.STATE, _M.CONSUME),
+        (
+            _POSITION._replace(summary=_POSITION.summary + " Or `next` of the page before.", default="earliest"),
+            _PARTITION,
+            Parameter("limit", int, "Most messages.", 100, 1, MOST),
+            _PAYLOAD,
+        ),
+        answer=bodies.MessagePage,
+    ),
+    Route(
+        "GET",
+        f"{_TOPIC}/messages/{{partition}}/{{offset}}",
+        "read_message",
+        "One message; with `download` its payload alone, as a file.",
+        (QueryMethod.STATE, _M.CONSUME),
+        (Parameter("download", str, "Return the payload as a file."),),
+        answer=bodies.MessageRow,
+        answer_types=(JSON, BYTES),
+    ),
+    Route(
+        "GET",
+        f"{_TOPIC}/messages:tail",
+        "tail_messages",
+        "Follow a topic: events `message`. An event's id is the position behind it: after a reconnect with"
+        " Last-Event-ID the stream goes on without gap or repetition.",
+        (QueryMethod.STATE, _M.CONSUME),
+        (
+            _POSITION._replace(default="latest"),
+            _PARTITION,
+            _PAYLOAD,
+            Parameter("Last-Event-ID", str, "The id of the last event that was received.", header=True),
+        ),
+        answer_types=(EVENTS,),
+    ),
+    # Subscriptions
+    Route(
+        "GET",
+        f"{API}/subscriptions",
+        "list_all_subscriptions",
+        "The subscriptions of all topics, a row for each partition.",
+        (OverviewMethod.SUBSCRIPTIONS,),
+        (
+            Parameter("namespace", str, "Only topics of this namespace."),
+            Parameter("topic", str, "Only this topic."),
+            Parameter("state", str, "Only subscriptions in this state."),
+            Parameter("min_backlog", int, "Only subscriptions with at least so many unacknowledged messages."),
+            Parameter("unwell", bool, "Only subscriptions that need attention.", False),
+            *_LIST,
+        ),
+        answer=bodies.SubscriptionPage,
+    ),
+    Route(
+        "GET",
+        f"{_TOPIC}/subscriptions",
+        "list_subscriptions",
+        "The subscriptions of a topic, a row for each partition.",
+        (_M.LIST_SUBSCRIPTIONS,),
+        answer=twin(api.SubscriptionList),
+    ),
+    Route(
+        "GET",
+        _SUBSCRIPTION,
+        "show_subscription",
+        "A subscription, a row for each partition.",
+        (_M.DESCRIBE_SUBSCRIPTION,),
+        answer=twin(api.SubscriptionList),
+    ),
+    Route(
+        "DELETE",
+        _SUBSCRIPTION,
+        "delete_subscription",
+        "Delete a subscription and its position.",
+        (_M.DESCRIBE_TOPIC, _M.DELETE_SUBSCRIPTION),
+        status=204,
+        matched=True,
+    ),
+    Route(
+        "GET",
+        f"{_SUBSCRIPTION}/explain",
+        "explain_subscription",
+        "Why a subscription moves or does not.",
+        (_M.EXPLAIN_SUBSCRIPTION,),
+        answer=twin(api.Explanation),
+    ),
+    Route(
+        "PATCH",
+        f"{_SUBSCRIPTION}/policy",
+        "change_subscription_policy",
+        "Change the policy of a subscription; GET of the subscription shows it.",
+        (PolicyMethod.CHANGE_SUBSCRIPTION,),
+        body=dict[str, Any],
+        answer=twin(api.SubscriptionList),
+    ),
+    Route(
+        "POST",
+        f"{_SUBSCRIPTION}:seek",
+        "seek_subscription",
+        "Move a subscription: to earliest, latest, an offset, or a time.",
+        (_M.DESCRIBE_TOPIC, _M.SEEK_SUBSCRIPTION),
+        body=without(api.SeekSubscription, "topic", "subscription"),
+        status=204,
+        matched=True,
+    ),
+    Route(
+        "POST",
+        f"{_SUBSCRIPTION}:skip",
+        "skip_messages",
+        "Skip the next messages of a subscription of a plain topic or one partition.",
+        (_M.DESCRIBE_TOPIC, _M.DESCRIBE_SUBSCRIPTION, _M.SEEK_SUBSCRIPTION),
+        body=bodies.Skip,
+        answer=bodies.Skipped,
+        matched=True,
+    ),
+    Route(
+        "POST",
+        f"{_SUBSCRIPTION}:pull",
+        "pull_messages",
+        "Receive messages of a subscription, which is created if it does not exist. Each has an `ack_id`.",
+        _PULLS,
+        (_PAYLOAD._replace(default=12 << 20),),
+        body=bodies.Pull,
+        optional_body=True,
+        answer=bodies.PulledMessages,
+        lasting=True,
+    ),
+    *(
+        Route("POST", f"{_SUBSCRIPTION}:{verb}", f"{verb}_messages", summary, _PULLS, body=body, answer=bodies.Settled)
+        for verb, body, summary in (
+            ("ack", bodies.AckIds, "Acknowledge pulled messages; answered when that is durable."),
+            ("nack", bodies.Refusal, "Refuse pulled messages: they are delivered again, or become poison."),
+            ("extend", bodies.Extension, "Ask for more time for pulled messages."),
+        )
+    ),
+    # Storages and stages
+    Route(
+        "GET",
+        f"{API}/storages",
+        "show_storages",
+        "State of all storages, and of sealing.",
+        (HistoryMethod.STORAGES_STATUS,),
+        answer=twin(history_api.StoragesStatus),
+    ),
+    *(
+        Route(
+            "POST",
+            f"{API}/storages/{{storage}}:{verb}",
+            f"{verb}_storage",
+            summary,
+            (call,),
+            body=without(kind, "storage"),
+            optional_body=True,
+            answer=twin(history_api.StorageFindings),
+            lasting=True,
+        )
+        for verb, call, kind, summary in (
+            ("check", HistoryMethod.CHECK_STORAGE, history_api.CheckStorage, "Compare a storage with the catalogue."),
+            ("repair", HistoryMethod.REPAIR_STORAGE, history_api.RepairStorage, "Check a storage, and remove orphans."),
+        )
+    ),
+    Route(
+        "GET",
+        f"{API}/stages",
+        "list_stages",
+        "Staged batches that wait for their commit.",
+        (StageMethod.LIST,),
+        (Parameter("producer", str, "Only stages of this producer."),),
+        answer=twin(stage_api.StageList),
+    ),
+)
+"""The table."""
+
+BY_OPERATION: Final[Mapping[str, Route]] = {each.operation: each for each in ROUTES}
