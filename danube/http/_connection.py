@@ -36,7 +36,6 @@ _READ_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _LINGER_S: Final = 1.0
 """How long a refused caller may take to read the reason; closing at once would discard it on its side."""
-_LINGER_BYTES: Final = 1024 * 1024
 KEEP_ALIVE_S: Final = 15.0
 """Silence of a stream of events after which a comment is sent."""
 
@@ -250,15 +249,11 @@ class HttpConnection:
 
     async def _linger(self) -> None:
         """Let the caller read the answer before the connection closes."""
-        left = _LINGER_BYTES
         if isinstance(self._transport, SocketTransport):
             self._transport.finish()
         with trio.move_on_after(_LINGER_S):
-            while left > 0:
-                data = await self._transport.receive(_READ_BYTES)
-                if not data:
-                    return
-                left -= len(data)
+            while await self._transport.receive(_READ_BYTES):
+                pass
 
     # --- Answers
 

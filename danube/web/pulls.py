@@ -70,6 +70,8 @@ class Pulls:
         self._broker = broker
         self._sessions: dict[_Key, _Session] = {}
         self._opening: dict[_Key, trio.Lock] = {}
+        self._coming = 0
+        """Sessions that are being opened."""
         self._nursery: trio.Nursery | None = None
         self._next_number = 1
 
@@ -108,13 +110,14 @@ class Pulls:
                 session = self._sessions.get(key)
                 if session is None and pull is not None:
                     session = await self._open(key, call, pull)
+                if session is not None:
+                    session.users += 1  # before anything else can run: from now on it does not end as unused
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._opening.pop(key, None)
         if session is None:
             yield None
             return
-        session.users += 1
         try:
             yield session
             if session.failure is not None:
@@ -127,15 +130,18 @@ class Pulls:
         nursery, most = self._nursery, self._broker.runtime.limits.http_max_pulls
         if nursery is None:
             raise UnavailableError("the broker is shutting down; try again")
-        if len(self._sessions) >= most:
+        if len(self._sessions) + self._coming >= most:
             raise LimitExceededError(
                 f"{most} subscriptions are being pulled from, and http_max_pulls is {most}; try again later"
             )
         start = pull_start(pull)  # reports an invalid value before anything is opened
         session = _Session(key, self._next_number, pull.type.value)
         self._next_number += 1
-        self._sessions[key] = session
-        failure = await nursery.start(self._hold, session, call, pull, start)
+        self._coming += 1
+        try:
+            failure = await nursery.start(self._hold, session, call, pull, start)
+        finally:
+            self._coming -= 1
         if failure is not None:
             raise failure
         return session
@@ -165,6 +171,8 @@ class Pulls:
                     ) as consumer,
                 ):
                     session.consumer = consumer
+                    session.used_at_s = trio.current_time()
+                    self._sessions[session.key] = session
                     opened = True
                     task_status.started(None)
                     await trio.sleep_forever()

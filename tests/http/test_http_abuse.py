@@ -7,7 +7,7 @@ import json
 import pytest
 import trio
 import trio.testing
-from http_harness import echo, serving
+from http_callers import echo, serving
 
 from danube.http import Request, Response
 

@@ -54,7 +54,8 @@ class Caller:
     async def ask(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Answer:
         """Send a request by the rules, and return the answer."""
         given = {"Host": HOST, **({"Content-Length": str(len(body))} if body else {}), **(headers or {})}
-        data = self.http.send(h11.Request(method=method, target=target, headers=list(given.items())))
+        lines = [(name, value.encode("latin-1")) for name, value in given.items()]
+        data = self.http.send(h11.Request(method=method, target=target, headers=lines))
         if body:
             data += self.http.send(h11.Data(data=body))
         await self.send(data + self.http.send(h11.EndOfMessage()))
