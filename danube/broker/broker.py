@@ -436,7 +436,8 @@ class Broker:
             ]
             ports.open(native, [])
             if self._gate is not None:
-                self._gate.check_served(ports.client, ports.admin, native_only=not faces)
+                others = any(face.services or face.admin_services for face in faces)
+                self._gate.check_served(ports.client, ports.admin, native_only=not others)
             self._started.set()
             self.peers.complete()
             task_status.started(self.runtime.addresses)

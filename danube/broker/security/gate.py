@@ -397,7 +397,7 @@ class Gate:
         Args:
             client: of the client port, which is open.
             admin: of the admin port; None: there is none.
-            native_only: whether there are no faces.
+            native_only: whether no face has services of another protocol.
 
         Raises:
             ConfigurationError: otherwise.
