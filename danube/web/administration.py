@@ -144,10 +144,7 @@ async def show_cluster(call: ApiCall) -> Any:
 
 async def explain_cluster(call: ApiCall) -> Any:
     """Explain a broker or a topic."""
-    subject = call.values["subject"]
-    if not subject:
-        raise InvalidArgumentError("the parameter subject is missing; give a broker such as b1, or a topic")
-    return await call.native(ClusterMethod.EXPLAIN, cluster_api.ExplainCluster(subject))
+    return await call.native(ClusterMethod.EXPLAIN, cluster_api.ExplainCluster(call.values["subject"]))
 
 
 async def list_connections(call: ApiCall) -> Any:

@@ -114,7 +114,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     return {
         "name": parameter.name,
         "in": "header" if parameter.header else "query",
-        "required": False,
+        "required": parameter.required,
         "description": parameter.summary,
         "schema": schema,
     }

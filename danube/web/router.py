@@ -86,6 +86,8 @@ def values_of(route: Route, query: Mapping[str, str], headers: Mapping[str, str]
     found: dict[str, Any] = {}
     for each in route.parameters:
         text = headers.get(each.name.lower()) if each.header else query.get(each.name)
+        if text is None and each.required:
+            raise InvalidArgumentError(f"the parameter {each.name} is missing; {each.summary}")
         found[each.name] = each.default if text is None else _value(each.name, each.kind, text, each.least, each.most)
     return found
 

@@ -44,6 +44,7 @@ class Parameter(NamedTuple):
     least: int = 0
     most: int = 2**63 - 1
     header: bool = False
+    required: bool = False
 
 
 class Route(NamedTuple):
@@ -167,7 +168,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "explain_cluster",
         "What is the matter with a broker or a topic.",
         (ClusterMethod.EXPLAIN,),
-        (Parameter("subject", str, "A broker such as b2, or a topic."),),
+        (Parameter("subject", str, "A broker such as b2, or a topic.", required=True),),
         answer=twin(cluster_api.Explained),
     ),
     # Connections
