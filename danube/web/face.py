@@ -82,7 +82,7 @@ class WebFace:
             return problem(
                 428,
                 "if-match-required",
-                f"{route.method} of this needs If-Match; send the topic_id of the topic, in quotation marks, so that no"
+                "this call needs If-Match; send the topic_id of the topic, in quotation marks, so that no"
                 " other topic of the same name is meant",
             )
         values = values_of(route, request.query, request.headers)

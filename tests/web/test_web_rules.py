@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -110,6 +112,12 @@ def test_each_route_has_a_handler_and_rights() -> None:
     for route in ROUTES:
         assert all(path in RULES for path in route.calls), route
         assert route.template.startswith("/api/v1/") or route.operation.endswith("z"), route
+
+
+def test_each_route_is_in_the_document() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text("utf-8")
+    shown = re.findall(r"^\| ([A-Z]+) \| `(.*)` \|", text, re.MULTILINE)
+    assert shown == [(route.method, route.template.replace("{namespace}/{name}", "{ns}/{name}")) for route in ROUTES]
 
 
 def matched(method: str, path: str) -> tuple[str, dict[str, str]] | None:
