@@ -23,6 +23,7 @@ from danube.http._negotiation import COMPRESS_FROM_BYTES, accepts_gzip, entity_t
 from danube.http._problem import problem, problem_of, single_error
 from danube.http._target import parse_target
 from danube.model.errors import ConnectionLostError, InvalidArgumentError, MessageTooLargeError
+from danube.model.log_events import log_event
 from danube.wire._transport import SocketTransport
 
 if TYPE_CHECKING:
@@ -168,7 +169,13 @@ class HttpConnection:
                 )
             response = problem_of(found)
             if response.status >= 500 and response.status == 500:
-                log.error("%s %s has failed", request.method, request.target.path, exc_info=error)
+                log.error(
+                    "%s %s has failed",
+                    request.method,
+                    request.target.path,
+                    exc_info=error,
+                    extra=log_event("http.request_failed", repeating=True, peer=self.peer),
+                )
             return response
 
     async def _head(self) -> h11.Request | None:
@@ -343,7 +350,12 @@ class HttpConnection:
             server.event_streams -= response.events
         if failure is not None:
             if not isinstance(failure, ConnectionLostError):
-                log.error("a streamed answer to %s has failed", self.peer, exc_info=failure)
+                log.error(
+                    "a streamed answer to %s has failed",
+                    self.peer,
+                    exc_info=failure,
+                    extra=log_event("http.request_failed", repeating=True, peer=self.peer),
+                )
             raise ConnectionLostError("the streamed answer has failed") from failure
         if ended or response.events:
             await self._send(http.send(h11.EndOfMessage()))

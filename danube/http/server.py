@@ -12,6 +12,7 @@ import trio
 from danube.http._connection import HttpConnection
 from danube.http._messages import Handler
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 from danube.wire._transport import transport_of
 from danube.wire.server import peer_name
 
@@ -118,7 +119,12 @@ class HttpServer:
             try:
                 admitted = await self._door.admit(transport, peer)
             except Exception:
-                log.exception("a connection of %s failed before it was admitted", peer)  # it must end itself only
+                # It must end itself only.
+                log.exception(
+                    "a connection of %s failed before it was admitted",
+                    peer,
+                    extra=log_event("http.connection_failed", repeating=True, peer=peer),
+                )
                 return
             if admitted is None:
                 return
@@ -137,7 +143,13 @@ class HttpServer:
         try:
             await connection.run()
         except Exception:
-            log.exception("connection %d of %s failed", connection.connection_id, peer)  # it must end itself only
+            # It must end itself only.
+            log.exception(
+                "connection %d of %s failed",
+                connection.connection_id,
+                peer,
+                extra=log_event("http.connection_failed", repeating=True, peer=peer),
+            )
         finally:
             del self._connections[connection]
             self._notify()
@@ -159,7 +171,12 @@ class HttpServer:
 
     def _log_refused(self) -> None:
         most = self.limits.http_max_connections
-        log.warning("%d HTTP connections were refused: http_max_connections is %d", self._refused, most)
+        log.warning(
+            "%d HTTP connections were refused: http_max_connections is %d",
+            self._refused,
+            most,
+            extra=log_event("http.refused"),
+        )
 
     async def _look(self) -> None:
         while True:

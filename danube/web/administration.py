@@ -9,11 +9,12 @@ import msgspec
 import trio
 
 from danube.http import Response, Stream, TextSink, event_text, problem_of, single_error
-from danube.model import api, cluster_api, connection_api, history_api, overview_api, policy_api, stage_api
+from danube.model import api, cluster_api, connection_api, history_api, job_api, overview_api, policy_api, stage_api
 from danube.model.cluster_api import ClusterMethod
 from danube.model.connection_api import ConnectionMethod
 from danube.model.errors import ConnectionLostError, DanubeError, InvalidArgumentError
 from danube.model.history_api import HistoryMethod
+from danube.model.job_api import JobMethod
 from danube.model.names import partition_name
 from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
@@ -362,6 +363,11 @@ async def repair_storage(call: ApiCall) -> Any:
     return await call.native(HistoryMethod.REPAIR_STORAGE, request)
 
 
+async def list_jobs(call: ApiCall) -> Any:
+    """Return the jobs that have reported to this broker."""
+    return await call.native(JobMethod.LIST, job_api.ListJobs())
+
+
 async def list_stages(call: ApiCall) -> Any:
     """Return stages."""
     return await call.native(StageMethod.LIST, stage_api.ListStages(call.values["producer"] or ""))
@@ -411,6 +417,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
             check_storage,
             repair_storage,
             list_stages,
+            list_jobs,
         )
     },
 }

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from danube.http._problem import Problem
-from danube.model import api, cluster_api, connection_api, history_api, overview_api, policy_api, stage_api
+from danube.model import api, cluster_api, connection_api, history_api, job_api, overview_api, policy_api, stage_api
 from danube.model.cluster_api import ClusterMethod
 from danube.model.connection_api import ConnectionMethod
 from danube.model.history_api import HistoryMethod
+from danube.model.job_api import JobMethod
 from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
@@ -461,7 +462,15 @@ ROUTES: Final[tuple[Route, ...]] = (
             ("extend", bodies.Extension, "Ask for more time for pulled messages."),
         )
     ),
-    # Storages and stages
+    # Jobs, storages and stages
+    Route(
+        "GET",
+        f"{API}/jobs",
+        "list_jobs",
+        "Jobs of other programs that have reported to this broker: their lag, their rate and their last error.",
+        (JobMethod.LIST,),
+        answer=twin(job_api.JobList),
+    ),
     Route(
         "GET",
         f"{API}/storages",

@@ -35,6 +35,7 @@ async def test_health_and_the_state_of_the_broker(tmp_path: Path) -> None:
         assert (await web.post(f"{API}/storages/default:check"))["ok"] is True
         assert (await web.post(f"{API}/storages/default:check", {"deep": True}))["deep"] is True
         assert (await web.get(f"{API}/stages"))["stages"] == []
+        assert (await web.get(f"{API}/jobs"))["jobs"] == []
 
 
 async def test_the_configuration_has_values_and_their_sources(tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ async def _listen_http(config: BrokerConfig, seams: Seams) -> list[trio.abc.List
             "no HTTP API: port %d of this machine is taken, perhaps by another broker; choose one with --http-listen"
             " HOST:PORT, or none with --http-listen none",
             DEFAULT_HTTP_PORT,
+            extra=log_event("http.port_taken"),
         )
         return []
 
