@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OverviewOperations"]
 
-_TURN: Final = 100
+_TURN: Final = 20
 """Rows that are made without giving way to other tasks."""
 MAX_FINDINGS: Final = 200
 """Most findings of one broker."""
@@ -201,7 +201,7 @@ class OverviewOperations:
         for topic, record in list(self._directory.catalogue.topics()):
             for each, topic_id in members(topic, record):
                 number += 1
-                if number % (10 * _TURN) == 0:
+                if number % (50 * _TURN) == 0:
                     await trio.lowlevel.checkpoint()
                 served = self._directory.served(topic_id)
                 if served is not None and served.failure is not None:
