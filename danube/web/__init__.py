@@ -1,4 +1,4 @@
-"""Serves HTTP: the API under ``/api/v1`` and the health of the broker.
+"""Serves HTTP: the API under ``/api/v1``, the health of the broker, and the web console at ``/``.
 
 A face over the broker's native calls: a request is matched with a row of one table, and its handler makes the same
 guarded calls as any client, with the caller's own proof. Nothing is decided here::
@@ -10,6 +10,9 @@ guarded calls as any client, with the caller's own proof. Nothing is decided her
     guard.py        Host, Origin and content types: what a browser may do on behalf of another page     pure
     lists.py        pages, filters and the order of lists                                               pure
     messages.py     messages as JSON, and what publishers send                                          pure
+    console.py      the files of the console as answers                                                 pure
+    packaged.py     reads these files from the package
+    static/         the files, served as they are
     face.py         requests in, answers out
     caller.py       the native calls of one request
     inner.py        the native client within the process, for messages

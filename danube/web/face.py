@@ -15,6 +15,7 @@ from danube.web import administration, pulls, reading
 from danube.web.administration import Handler
 from danube.web.caller import ApiCall, IfMatchError
 from danube.web.guard import HEADERS, check_caller, media_type
+from danube.web.packaged import console_files
 from danube.web.pulls import Pulls
 from danube.web.router import Router, values_of
 from danube.web.routes import JSON, ROUTES, Route
@@ -46,6 +47,7 @@ class WebFace:
         self.http_headers = HEADERS
         self._broker = broker
         self._router = Router()
+        self._console = console_files()
         self._pulls = Pulls(broker)
         self._allowed = frozenset(name.lower() for name in broker.runtime.config.http_allowed_hosts)
         for route in ROUTES:
@@ -72,7 +74,10 @@ class WebFace:
             if refused is not None:
                 return refused
         if route is None:
-            return _no_route(request, matched.methods)
+            page = (
+                self._console.answer(request.target.path) if request.method == "GET" and not matched.methods else None
+            )
+            return page or _no_route(request, matched.methods)
         if not route.early and not self._broker.started:
             return problem(503, "call-refused", "the broker is starting; try again")
         wrong = _wrong_body(route, request)

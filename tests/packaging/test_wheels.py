@@ -71,6 +71,9 @@ def test_the_wheels_have_what_they_should_and_no_more(wheels: list[Path]) -> Non
     names = zipfile.ZipFile(broker).namelist()
     modules = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "danube").rglob("*.py")}
     assert modules <= set(names)
+    pages = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "danube/web/static").rglob("*.*")}
+    assert "danube/web/static/index.html" in pages
+    assert pages <= set(names)
 
 
 def test_installed_plugins_are_found(clean_python: Path, tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+// Calls of the HTTP API. Errors of the API become Problem, with the sentence and the remedy that the broker gave.
+
+import { EventParser } from "./events.js";
+
+const BASE = new URL("api/v1/", document.baseURI);
+const TOKEN = "danube.token";
+
+export class Problem extends Error {
+  constructor({ status = 0, code = "", title = "", detail = "", remedy = "" }) {
+    super(detail || title || "the request failed");
+    this.status = status;
+    this.code = code;
+    this.remedy = remedy;
+  }
+}
+
+let onUnauthenticated = () => {};
+
+/** Sets what happens when the broker asks who the caller is. */
+export function whenUnauthenticated(action) {
+  onUnauthenticated = action;
+}
+
+/** Keeps the token of this tab; it is gone when the tab is closed. */
+export function setToken(token) {
+  if (token) sessionStorage.setItem(TOKEN, token);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+export function hasToken() {
+  return Boolean(sessionStorage.getItem(TOKEN));
+}
+
+function headersOf(extra) {
+  const token = sessionStorage.getItem(TOKEN);
+  return { Accept: "application/json", ...(token ? { Authorization: `Bearer ${token}` } : {}), ...extra };
+}
+
+/** The part of a URL that names a topic: `/shop/orders` -> `topics/shop/orders`. */
+export function topicPath(topic) {
+  return `topics/${topic.replace(/^\//, "").split("/").map(encodeURIComponent).join("/")}`;
+}
+
+export function subscriptionPath(topic, subscription) {
+  return `${topicPath(topic)}/subscriptions/${encodeURIComponent(subscription)}`;
+}
+
+function urlOf(path, query) {
+  const url = new URL(path, BASE);
+  for (const [name, value] of Object.entries(query ?? {})) {
+    if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
+  }
+  return url;
+}
+
+async function problemOf(response) {
+  const text = await response.text();
+  try {
+    const body = JSON.parse(text);
+    return new Problem({ ...body, status: response.status });
+  } catch {
+    return new Problem({ status: response.status, detail: `the broker answered ${response.status} ${response.statusText}` });
+  }
+}
+
+/** One call; resolves to the parsed body (null without one), rejects with Problem. */
+export async function call(method, path, { query, body, headers, signal } = {}) {
+  let response;
+  try {
+    response = await fetch(urlOf(path, query), {
+      method,
+      signal,
+      credentials: "omit",
+      headers: headersOf({ ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers }),
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem({ code: "unreachable", detail: "the broker does not answer", remedy: "check that it runs: danube info" });
+  }
+  if (response.status === 401) onUnauthenticated();
+  if (!response.ok) throw await problemOf(response);
+  const text = await response.text();
+  return text ? JSON.parse(text) : null;
+}
+
+export const get = (path, query, signal) => call("GET", path, { query, signal });
+export const post = (path, body = {}, options = {}) => call("POST", path, { ...options, body });
+
+/** The rows of a list: the named field of an answer. */
+export function rowsOf(answer, name) {
+  return answer?.items ?? answer?.[name] ?? [];
+}
+
+/** All rows of a list that comes in pages; at most `most`. */
+export async function all(path, name, query = {}, { most = 20_000, signal } = {}) {
+  const rows = [];
+  let cursor;
+  do {
+    const answer = await get(path, { limit: 1000, ...query, cursor }, signal);
+    rows.push(...rowsOf(answer, name));
+    cursor = answer?.next ?? "";
+  } while (cursor && rows.length < most);
+  return rows;
+}
+
+/**
+ * Follows a stream of events until `signal` aborts, and connects again after a loss where it was: with the id of the last
+ * event. `onEvents` gets the events of each piece, `onState` "open" or the Problem that made it wait.
+ */
+export async function follow(path, query, { signal, onEvents, onState = () => {}, lastId = "" }) {
+  let last = lastId;
+  let pause = 500;
+  while (!signal.aborted) {
+    try {
+      const headers = headersOf({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) });
+      const response = await fetch(urlOf(path, query), { signal, headers, credentials: "omit" });
+      if (!response.ok) throw await problemOf(response);
+      onState("open");
+      pause = 500;
+      const parser = new EventParser();
+      const decoder = new TextDecoder();
+      const reader = response.body.getReader();
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        const events = parser.feed(decoder.decode(value, { stream: true }));
+        if (parser.lastId) last = parser.lastId;
+        if (events.length) onEvents(events, last);
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      const problem = error instanceof Problem ? error : new Problem({ detail: "the connection to the broker was lost" });
+      onState(problem);
+      if (problem.status >= 400 && problem.status < 500 && problem.status !== 429) return;
+    }
+    await new Promise((done) => setTimeout(done, pause));
+    pause = Math.min(pause * 2, 10_000);
+  }
+}
