@@ -204,7 +204,7 @@ def test_console_blocks_print_what_they_show(document: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     differences = []
     with BrokerProcess(tmp_path / "data", "--log-level", "warning", http_listen="127.0.0.1:0") as broker:
-        http = broker.ready_line.rstrip().rpartition("; http ")[2].rstrip("/")
+        http = broker.ready_line.rstrip().rpartition("; console ")[2].rstrip("/")
         for command in (command for block in blocks for command in block):
             if command.line.startswith(NEEDS_SPARK):
                 continue
@@ -218,8 +218,8 @@ def test_console_blocks_print_what_they_show(document: str, tmp_path: Path, monk
 def test_the_ready_line_is_the_one_that_is_shown(shared_broker: BrokerProcess) -> None:
     shown = re.findall(r"^danube .* ready: .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert len(shown) == 1
-    without_admin_port = re.sub(r" admin on [^;]*;", "", shown[0])
-    assert normalized(shared_broker.ready_line) == normalized(without_admin_port)
+    alone = re.sub(r" admin on [^;]*;|; console .*$", "", shown[0])  # it has none of the two
+    assert normalized(shared_broker.ready_line) == normalized(alone)
 
 
 def test_differences_are_found() -> None:

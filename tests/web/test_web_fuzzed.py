@@ -60,7 +60,7 @@ def test_no_request_fails_the_broker(tmp_path: Path) -> None:
         database=None,
     )
     with BrokerProcess(tmp_path / "data", http_listen="127.0.0.1:0", stderr=log) as broker:
-        url = broker.ready_line.rstrip().rpartition("; http ")[2].rstrip("/")
+        url = broker.ready_line.rstrip().rpartition("; console ")[2].rstrip("/")
         schema = schemathesis.openapi.from_dict(openapi())
         with sync.connect(broker.url) as client:
             client.admin.create_topic("/default/orders")

@@ -27,7 +27,7 @@ SMALL_FILES = ("--journal-file-size", "16MiB")
 
 def test_the_ready_line_names_it(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *SMALL_FILES, http_listen="127.0.0.1:0") as broker:
-        address = broker.ready_line.rstrip("\n").rpartition("; http http://")[2]
+        address = broker.ready_line.rstrip("\n").rpartition("; console http://")[2]
         assert address.startswith("127.0.0.1:")
         assert address.endswith("/")
         host, _, port = address.rstrip("/").partition(":")
