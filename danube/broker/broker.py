@@ -66,6 +66,7 @@ from danube.wire import DEFAULT_CODECS, Context, Method, Server
 
 if TYPE_CHECKING:
     from danube.broker.audit_log import AuditLog
+    from danube.broker.metrics.collecting import Metrics
     from danube.broker.operations.security import Records, SecurityOperations
     from danube.broker.operations.wellness import BrokerFacts
     from danube.broker.security.gate import Gate
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from danube.broker.topic.topic import Topic
     from danube.http import Request
     from danube.http.server import HttpServer
+    from danube.metrics.health import Health
     from danube.model.connection_api import ConnectionInfo
     from danube.security.keys import SigningKey
     from danube.security.roles import Principal
@@ -273,7 +275,7 @@ class Broker:
 
     async def _live(
         self,
-        store: MetadataStore,
+        store: ObservedStore,
         membership: Membership,
         storages: OpenedStorages,
         stage_disk: StageDisk,
@@ -337,6 +339,7 @@ class Broker:
             config.limits,
             connections=_Connections(self),
             facts=self._facts,
+            metrics=partial(self._open_metrics, store, pulse, storages),
         )
         serving = lambda: self.started and not self.draining  # noqa: E731
         self.operations.topics.across.begin(self.peers, serving, lambda: self.security_known)
@@ -626,6 +629,60 @@ class Broker:
             loop_lag_s=self._pulse.lag_s(),
             certificate_ends_s=None if tls is None else tls.expires_at_s - self.runtime.clock_us() / 1e6,
         )
+
+    def health(self) -> Health:
+        """Return whether the broker lives, is ready, and has started. May be called at any time while it runs."""
+        from danube.metrics.health import HealthFacts, health_of  # not every broker is asked
+
+        # While the broker starts, some of its parts do not exist yet.
+        ports, journal = getattr(self, "_ports", None), getattr(self.runtime, "journal", None)
+        refusal = ports.client.refusal if ports is not None and hasattr(ports, "client") else None
+        pulse: Pulse | None = getattr(self, "_pulse", None)
+        return health_of(
+            HealthFacts(
+                started=self.started,
+                starting=refusal or "",
+                draining=self.draining,
+                journal_failure=str(journal.failure or "") if journal is not None else "",
+                loop_silent_s=pulse.silent_s() if pulse is not None else 0.0,
+                metadata_problem=self._metadata_problem() if self.started else "",
+            )
+        )
+
+    def _metadata_problem(self) -> str:
+        """Return why the metadata cannot be used now; empty if they can."""
+        try:
+            self.directory.membership.check_reach()
+        except DanubeError as error:
+            return error.message
+        standing = self.metadata.standing()
+        return "their brokers have no leader now" if standing.member and not standing.leader else ""
+
+    def _open_metrics(self, store: ObservedStore, pulse: Pulse, storages: OpenedStorages) -> Metrics:
+        from danube.broker.metrics.collecting import Metrics, Sources  # not every broker is asked
+
+        return Metrics(
+            self.directory,
+            Sources(
+                store=store,
+                servers=lambda: [server for server in (self._ports.client, self._ports.admin) if server is not None],
+                pulse=pulse,
+                lanes=storages.lanes,
+                staged_bytes=lambda: self.stages.used_bytes,
+                draining=self._drain_wanted.is_set,
+                read_process=self.runtime.seams.read_process,
+                denials=self._denials,
+                certificate_expires_s=lambda: None if self._ports.tls is None else self._ports.tls.expires_at_s,
+            ),
+        )
+
+    def _denials(self) -> tuple[int, int] | None:
+        if self._gate is None:
+            return None
+        from danube.security.audit import AuditKind  # not imported with security off
+
+        counts = self._gate.audit.counts
+        return counts[AuditKind.DENIED], counts[AuditKind.REFUSED]
 
     def info(self) -> api.BrokerInfo:
         """Return the status that the broker reports about itself."""

@@ -18,10 +18,10 @@ __all__ = ["ALIASES", "EXIT_CODES", "GROUPS", "Group", "RootGroup", "root"]
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Messages": ("produce", "consume", "read", "request"),
     "Topics and subscriptions": ("topics", "subscriptions", "namespaces", "policies", "dlq", "stages"),
-    "What is going on": ("explain", "top", "check", "info", "connections", "jobs", "doctor", "debug"),
+    "What is going on": ("explain", "top", "check", "info", "connections", "jobs", "metrics", "doctor", "debug"),
     "Brokers and storages": ("serve", "log-level", "cluster", "storage", "storage-server", "plugins"),
     "Access control": ("security", "grant", "revoke", "roles", "principals", "tokens", "keys", "issuers"),
-    "Tools": ("bench", "context", "version", "help"),
+    "Tools": ("generate", "bench", "context", "version", "help"),
 }
 """The sections of the help, with the commands of each."""
 ALIASES: Final[Mapping[str, str]] = {

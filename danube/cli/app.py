@@ -25,6 +25,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "check": "danube.cli.check:check",
     "info": "danube.cli.info:info",
     "log-level": "danube.cli.log_level:log_level",
+    "metrics": "danube.cli.metrics:metrics",
+    "generate": "danube.cli.generate:generate_app",
     "doctor": "danube.cli.doctor:doctor",
     "debug": "danube.cli.debug:debug_app",
     "plugins": "danube.cli.plugins:plugins",

@@ -39,6 +39,7 @@ from danube.model.errors import SubscriptionNotFoundError
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import TopicId
 from danube.model.log_api import ChangeLogLevel, LogLevel, LogMethod
+from danube.model.metrics_api import GetMetrics, MetricsMethod, MetricsText
 from danube.model.names import validate_name, validate_namespace, validate_topic
 from danube.model.overview_api import (
     PATIENCE_S,
@@ -108,6 +109,21 @@ class Admin:
             LimitExceededError: the time is longer than ``log_level_max_s``, or ``max_log_levels`` loggers are changed.
         """
         return await self._change(LogMethod.CHANGE_LEVEL, ChangeLogLevel(level, logger, for_s), LogLevel)
+
+    async def metrics(self, *, detailed: bool = False, topic: str = "*", openmetrics: bool = False) -> str:
+        """Return the metrics of the broker that the client is connected to, as the text that Prometheus reads.
+
+        Args:
+            detailed: the series of topics, subscriptions and consumers only, each partition by itself; else those of
+                the whole broker, with the busiest topics.
+            topic: for ``detailed``: a pattern of names of topics; ``*`` matches any characters, slashes included.
+            openmetrics: OpenMetrics 1.0 instead of the Prometheus text format 0.0.4.
+
+        Raises:
+            PermissionDeniedError: the caller may not read metrics.
+        """
+        request = GetMetrics(detailed, topic, openmetrics)
+        return (await self._read(MetricsMethod.METRICS, request, MetricsText)).text.decode()
 
     async def lookup_topic(self, topic: str) -> api.TopicPartitions:
         """Return the topics that hold the messages of a topic: the topic itself, or its partitions.

@@ -31,8 +31,8 @@ class Member:
     """One connected consumer, its credit and its counters. Belongs to the machine it joined."""
 
     __slots__ = (
-        "acked", "consumer_id", "credit_bytes", "credit_messages", "delivered", "filters", "gap_end", "gap_start",
-        "in_flight", "name", "queued", "suspended",
+        "acked", "consumer_id", "credit_bytes", "credit_messages", "delivered", "delivered_bytes", "filters", "gap_end",
+        "gap_start", "in_flight", "name", "queued", "suspended",
     )  # fmt: skip
 
     def __init__(self, consumer_id: int, name: str, filters: tuple[str, ...] = ()) -> None:
@@ -46,6 +46,7 @@ class Member:
         self.credit_bytes = 0
         self.in_flight = 0
         self.delivered = 0
+        self.delivered_bytes = 0
         self.acked = 0
         self.queued = False
         """True while it is in a queue of consumers with credit."""
@@ -62,6 +63,7 @@ class Member:
         self.credit_messages -= messages
         self.credit_bytes -= size_bytes
         self.delivered += messages
+        self.delivered_bytes += size_bytes
 
 
 class Flight:

@@ -73,6 +73,7 @@ class KeyedMachine(Machine):
                     done.append(offset)
                 else:
                     lines.acknowledge_out_of_turn(key, offset, done)
+        self.acked_messages += len(done)
         return self._acknowledge(done)
 
     def _acknowledge(self, done: list[int]) -> list[int]:
@@ -114,6 +115,7 @@ class KeyedMachine(Machine):
         for key, offsets in gone.items():
             lines.withdraw(key, offsets, done)
             lines.forget(offsets)
+        self.acked_messages += len(done)  # early acknowledgements whose turn has come
         flat = self._acknowledge(done)
         for low, high in zip(flat[::2], flat[1::2], strict=True):
             new.add(low, high)
@@ -137,6 +139,7 @@ class KeyedMachine(Machine):
                     and (consumer_id is None or flight.member.consumer_id == consumer_id)
                     and offset not in early  # an acknowledged message cannot fail
                 ):
+                    self.nacked_messages += 1
                     self._fail(offset, delay_s, now, reason or NACKED, done)
         self._settled(done)
 
@@ -164,6 +167,7 @@ class KeyedMachine(Machine):
                     late.setdefault(lines.of[offset], set()).add(offset)
                     silent[flight.member] = None
         done: list[int] = []
+        self.timed_out_messages += sum(map(len, late.values()))
         for key, offsets in late.items():  # the first of a key takes the others with it
             self._fail(next(offset for offset in key.line if offset in offsets), None, now, TIMED_OUT, done)
         self._settled(done)
@@ -196,7 +200,9 @@ class KeyedMachine(Machine):
         acknowledged = False
         if offset not in self._aside:
             acknowledged = lines.is_acknowledged(offset)
+            before = len(done)
             lines.withdraw(lines.of[offset], {offset}, done)
+            self.acked_messages += len(done) - before + acknowledged
             self._aside.add(offset)
         if acknowledged or poison is PoisonPolicy.DROP:
             self._release(offset)

@@ -50,6 +50,8 @@ class Machine(ABC):
         position: next new offset to be delivered. Read-only for other objects.
         policy: the policy in force; see :meth:`change_policy`. Read-only for other objects.
         settled_itself: not empty if :meth:`take_settled` would return ranges. Read-only for other objects.
+        acked_messages: acknowledged by consumers since the machine was built. Read-only for other objects.
+        nacked_messages, timed_out_messages: failures since then, by refusal and by timeout. Read-only, too.
     """
 
     def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
@@ -64,6 +66,11 @@ class Machine(ABC):
         self._suspended = 0
         """Number of suspended consumers."""
         self.settled_itself: list[int] = []
+        self.acked_messages = 0
+        self.nacked_messages = 0
+        self.timed_out_messages = 0
+        self._delivered_before = 0
+        """Messages delivered to consumers that have left."""
         self._redelivered = 0
         self._dropped = 0
 
@@ -112,6 +119,7 @@ class Machine(ABC):
             for old_id, member in self._members.items()
         }
         self._suspended -= displaced.suspended
+        self._delivered_before += displaced.delivered
         self._replaced(displaced, fresh, now)
         return displaced.consumer_id
 
@@ -120,6 +128,7 @@ class Machine(ABC):
         member = self._members.pop(consumer_id, None)
         if member is not None:
             self._suspended -= member.suspended
+            self._delivered_before += member.delivered
             self._left(member, now)
 
     def credit(self, consumer_id: int, messages: int, size_bytes: int) -> None:
@@ -326,6 +335,21 @@ class Machine(ABC):
     def explain(self, now: float, end_offset: int) -> Explanation:
         """Explain why the subscription moves or does not, given the end of the log."""
 
+    @property
+    def delivered_messages(self) -> int:
+        """Deliveries since the machine was built, also to consumers that have left."""
+        return self._delivered_before + sum(member.delivered for member in self._members.values())
+
+    @property
+    def redelivered_messages(self) -> int:
+        """Deliveries beyond the first."""
+        return self._redelivered
+
+    @property
+    def dropped_messages(self) -> int:
+        """Messages lost to slow or missing consumers, or given up under the poison policy ``drop``."""
+        return self._dropped
+
     def describe(self, end_offset: int) -> Description:
         """Return the state of the subscription in numbers, given the end of the log."""
         return Description(
@@ -350,6 +374,7 @@ class Machine(ABC):
                     acked_messages=member.acked,
                     suspended=member.suspended,
                     key_filters=member.filters,
+                    delivered_bytes=member.delivered_bytes,
                 )
                 for member in self._members.values()
             ],

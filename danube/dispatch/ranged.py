@@ -114,7 +114,10 @@ class RangedMachine(Machine):
             self._resume(consumer_id)
         if self._delayed.some:
             ranges = self._delayed.delivered_part(ranges)
-        return self._acknowledge(ranges)
+        unacked = self._unacked
+        new = self._acknowledge(ranges)
+        self.acked_messages += unacked - self._unacked
+        return new
 
     def _acknowledge(self, ranges: Sequence[int], *, force: bool = False) -> list[int]:
         new: list[int] = []
@@ -167,6 +170,7 @@ class RangedMachine(Machine):
             # At the bound a nack takes the whole flight back: neighbours may come twice, memory does not grow.
             whole = self._tracked() >= self._limits.max_in_flight_ranges
             released = self._flights.release(ranges[index], ranges[index + 1], consumer_id, whole=whole)
+            self.nacked_messages += _messages_of(released)
             self._failed(released, reason or NACKED, delay_s, now)
 
     def failures(self, offset: int) -> int:
@@ -247,6 +251,7 @@ class RangedMachine(Machine):
         """Process due events; see :meth:`Machine.tick`."""
         expired = self._flights.expire(now)
         if expired:
+            self.timed_out_messages += _messages_of(expired)
             self._failed(expired, TIMED_OUT, None, now)
             self._timed_out(dict.fromkeys(flight.member for _, _, flight in expired), now)
         self._let_due(now)
@@ -316,3 +321,7 @@ class RangedMachine(Machine):
             f"{what} {often} and the poison policy is {self.policy.poison}; acknowledge or discard"
             f" {'it' if one else 'them'}, change the policy, or seek"
         )
+
+
+def _messages_of(pieces: Iterable[Piece]) -> int:
+    return sum(end - start for start, end, _ in pieces)

@@ -97,6 +97,8 @@ class ConsumerState(msgspec.Struct, frozen=True):
     suspended: bool = False
     """It let a message time out and has sent no sign of life since; other consumers take precedence."""
     key_filters: tuple[str, ...] = ()
+    delivered_bytes: int = 0
+    """Bytes of the delivered messages, as credit counts them."""
 
 
 class Description(msgspec.Struct, frozen=True):

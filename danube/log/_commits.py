@@ -43,6 +43,7 @@ from danube.log.format import (
     block_size,
     encode_block,
 )
+from danube.metrics.histogram import COUNT_BOUNDS, Histogram
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import (
     ConfigurationError,
@@ -80,10 +81,12 @@ def check_file_size(file_size: int, limits: Limits) -> None:
 class Lane:
     """A queue of entries."""
 
-    __slots__ = ("in_flight_sequence", "queue", "sync")
+    __slots__ = ("commits", "in_flight_sequence", "queue", "sync")
 
     def __init__(self, *, sync: bool) -> None:
         self.sync = sync
+        self.commits = 0
+        """Blocks written."""
         self.queue: deque[Entry] = deque()
         self.in_flight_sequence = 0
         """Sequence of the block being written, 0 for none."""
@@ -137,6 +140,8 @@ class Commits:
         watermark: the last one known to be synced.
         synced_file: id of the file that was last synced.
         commits, syncs, sync_time_s: figures: numbers, and the moving average of write and sync together.
+        sync_durations: how long writes with a sync took, in seconds.
+        commit_sizes: entries of blocks.
         noted_revision: the highest metadata revision known to be durable; written to each new file.
         told_revision: the highest one that is recorded on disk; the next start requires it.
         failure: the error that ended everything.
@@ -171,6 +176,8 @@ class Commits:
         self.commits = 0
         self.syncs = 0
         self.sync_time_s = 0.0
+        self.sync_durations = Histogram()
+        self.commit_sizes = Histogram(COUNT_BOUNDS)
 
     def adopt(self, sequence: int, file_id: int, revision: int) -> None:
         """Take over the end of the log that recovery found, which is synced, and the revision recorded there."""
@@ -420,12 +427,15 @@ class Commits:
                 self.synced_file = write.file.file_id
                 moved = True
             self.syncs += 1
+            self.sync_durations.observe(taken_s)
             self.sync_time_s += _EWMA_WEIGHT * (taken_s - self.sync_time_s) if self.syncs > 1 else taken_s
         if write.lane is not None:
             write.lane.in_flight_sequence = 0
             file = write.file
             file.written = max(file.written, write.end)
             self.commits += 1
+            write.lane.commits += 1
+            self.commit_sizes.observe(len(write.entries))
         return moved
 
     def settle(self, entries: Sequence[Entry], size: int) -> Sequence[Entry]:

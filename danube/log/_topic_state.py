@@ -261,7 +261,12 @@ class TopicState:
 
     def get_cached(self, offset: Offset) -> StoredBatch | None:
         """Return the batch that holds ``offset`` if it is in memory."""
-        return self._cached.get(offset)
+        batch = self._cached.get(offset)
+        if batch is None:
+            self._cache.misses += 1
+        else:
+            self._cache.hits += 1
+        return batch
 
     def read_steps(self, offset: Offset, max_bytes: int) -> Reading[list[StoredBatch]]:
         """Read batches from the one that holds ``offset`` on; at least one, and about ``max_bytes`` at most.

@@ -105,6 +105,10 @@ class BatchCache:
         self._queue: deque[tuple[TopicCache, StoredBatch]] = deque()
         self.used_bytes = 0
         """Bytes of all cached batches, including an estimate for the objects around them."""
+        self.hits = 0
+        """Look-ups that have found their batch."""
+        self.misses = 0
+        """Look-ups that have not, so that a file or an object is read."""
 
     def append(self, topic: TopicCache, batch: StoredBatch) -> None:
         """Add the next batch of a topic, and drop the oldest ones of any topic until the limit is kept."""

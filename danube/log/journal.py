@@ -43,6 +43,7 @@ from danube.log.reader import JournalReader
 from danube.log.recovered import Recovered, Standing, Visitor
 from danube.log.recovery import Recovery
 from danube.log.usage import JournalUsage, usage_of
+from danube.metrics.histogram import Histogram
 from danube.model.errors import DanubeError, InternalError, UnavailableError
 from danube.model.ids import Offset, TopicId
 from danube.model.limits import MIB, Limits
@@ -609,6 +610,16 @@ class Journal:
     def usage(self) -> JournalUsage:
         """Return the journal's usage and activity."""
         return usage_of(self._stock, self._commits, self._admission, self._limits.journal_max_bytes)
+
+    @property
+    def sync_durations(self) -> Histogram:
+        """How long writes with a sync took, in seconds."""
+        return self._commits.sync_durations
+
+    @property
+    def commit_sizes(self) -> Histogram:
+        """Entries of the blocks that were written."""
+        return self._commits.commit_sizes
 
 
 def _nothing() -> None:

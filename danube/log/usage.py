@@ -35,6 +35,12 @@ class JournalUsage(NamedTuple):
     """Topics with entries in the journal that the metadata do not know."""
     stranded_bytes: int = 0
     """Bytes of their batches."""
+    disk_commits: int = 0
+    """Blocks of entries that had to be synced."""
+    os_commits: int = 0
+    """Blocks of those that only had to be written."""
+    waiting: int = 0
+    """Publishers that wait for room."""
 
 
 def usage_of(stock: FileStock, commits: Commits, quota: Quota, limit_bytes: int) -> JournalUsage:
@@ -54,4 +60,7 @@ def usage_of(stock: FileStock, commits: Commits, quota: Quota, limit_bytes: int)
         disk_full=stock.disk_full,
         stranded_topics=len(stock.files.stranded),
         stranded_bytes=sum(size for size, _ in stock.files.stranded_batches().values()),
+        disk_commits=commits.disk_lane.commits,
+        os_commits=commits.os_lane.commits,
+        waiting=quota.waiting,
     )

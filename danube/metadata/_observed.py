@@ -1,4 +1,6 @@
-"""Wraps a metadata store and reports its revisions, so that a store with lost changes is detected at the next start.
+"""Wraps a metadata store: times its operations, and reports its revisions.
+
+So a store with lost changes is detected at the next start.
 
 A store may lose its newest changes without being able to detect it: an old copy was restored, or damage in its log was
 mistaken for the end of the log. Only an observer that has seen a later revision can detect that. See
@@ -7,9 +9,12 @@ mistaken for the end of the log. Only an observer that has seen a later revision
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
+
+import trio
 
 from danube.metadata._contract import (
     Capabilities,
@@ -22,13 +27,14 @@ from danube.metadata._contract import (
     TransactionResult,
     Watch,
 )
+from danube.metrics.histogram import Histogram
 from danube.model.cluster_api import MetadataStanding
 
 __all__ = ["ObservedStore"]
 
 
 class ObservedStore(MetadataStore):
-    """Wraps a store and reports each revision that it has reached.
+    """Wraps a store, times its operations, and reports each revision that it has reached.
 
     Args:
         store: the wrapped store. It is opened and closed by its owner or through this one.
@@ -39,6 +45,19 @@ class ObservedStore(MetadataStore):
     def __init__(self, store: MetadataStore, reached: Callable[[int], None]) -> None:
         self._store = store
         self._reached = reached
+        self.durations: dict[str, Histogram] = {}
+        """How long operations took, in seconds, by name; those that have failed included."""
+
+    @contextmanager
+    def _timed(self, operation: str) -> Iterator[None]:
+        durations = self.durations.get(operation)
+        if durations is None:
+            durations = self.durations[operation] = Histogram()
+        began = trio.current_time()
+        try:
+            yield
+        finally:
+            durations.observe(trio.current_time() - began)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -64,40 +83,47 @@ class ObservedStore(MetadataStore):
 
     async def get(self, key: str) -> KeyValue | None:
         """See :meth:`MetadataStore.get`."""
-        return await self._store.get(key)
+        with self._timed("get"):
+            return await self._store.get(key)
 
     async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
         """See :meth:`MetadataStore.list`."""
-        return await self._store.list(prefix)
+        with self._timed("list"):
+            return await self._store.list(prefix)
 
     async def put(
         self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
     ) -> int:
         """See :meth:`MetadataStore.put`."""
-        revision = await self._store.put(key, value, expected_revision=expected_revision, lease=lease)
+        with self._timed("put"):
+            revision = await self._store.put(key, value, expected_revision=expected_revision, lease=lease)
         self._reached(revision)
         return revision
 
     async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
         """See :meth:`MetadataStore.delete`."""
-        revision = await self._store.delete(key, expected_revision=expected_revision)
+        with self._timed("delete"):
+            revision = await self._store.delete(key, expected_revision=expected_revision)
         if revision is not None:
             self._reached(revision)
         return revision
 
     async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
         """See :meth:`MetadataStore.transact`."""
-        result = await self._store.transact(conditions, operations)
+        with self._timed("transact"):
+            result = await self._store.transact(conditions, operations)
         self._reached(result.revision)
         return result
 
     async def grant_lease(self, ttl_s: float) -> LeaseId:
         """See :meth:`MetadataStore.grant_lease`."""
-        return await self._store.grant_lease(ttl_s)
+        with self._timed("grant_lease"):
+            return await self._store.grant_lease(ttl_s)
 
     async def keep_alive(self, lease: LeaseId) -> None:
         """See :meth:`MetadataStore.keep_alive`."""
-        await self._store.keep_alive(lease)
+        with self._timed("keep_alive"):
+            await self._store.keep_alive(lease)
 
     async def revoke(self, lease: LeaseId) -> int | None:
         """See :meth:`MetadataStore.revoke`."""

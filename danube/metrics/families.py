@@ -112,9 +112,11 @@ RPC_SECONDS: Final = _add(
     _A.WIRE, _H, "danube_rpc_duration_seconds", "From the request of a unary call to its answer, by path.", "method"
 )
 RECEIVED: Final = _add(
-    _A.WIRE, _C, "danube_received_bytes_total", "Bytes received from connections, below TLS excluded.", "protocol"
+    _A.WIRE, _C, "danube_received_bytes_total", "Bytes received from connections, without what TLS adds.", "protocol"
 )
-SENT: Final = _add(_A.WIRE, _C, "danube_sent_bytes_total", "Bytes sent to connections, below TLS excluded.", "protocol")
+SENT: Final = _add(
+    _A.WIRE, _C, "danube_sent_bytes_total", "Bytes sent to connections, without what TLS adds.", "protocol"
+)
 
 # --- Journal
 

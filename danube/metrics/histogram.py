@@ -42,6 +42,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add(self, other: Histogram) -> None:
+        """Add the observations of another histogram with the same bounds."""
+        self.counts = [mine + more for mine, more in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
     def cumulative(self) -> Iterator[int]:
         """Yield for each bound how many observations are at most that large; last, the number of all."""
         seen = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 __all__ = ["OTHER", "Consumer", "Counts", "Rest", "SubscriptionCounts", "SubscriptionTally", "TopicTally"]
@@ -23,13 +22,13 @@ class SubscriptionCounts(NamedTuple):
     expired: int = 0
     dropped: int = 0
 
-    def plus(self, other: SubscriptionCounts, sign: int = 1) -> SubscriptionCounts:
-        """Return the sum of both; with the sign -1, the difference."""
-        return SubscriptionCounts(*(one + sign * more for one, more in zip(self, other, strict=True)))
+    def plus(self, other: SubscriptionCounts) -> SubscriptionCounts:
+        """Return the sum of both."""
+        return SubscriptionCounts(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 class Consumer(NamedTuple):
-    """A connected consumer, or several of one name that are consumers of different partitions."""
+    """What a connected consumer of one partition has received and acknowledged."""
 
     messages_out: int
     bytes_out: int
@@ -46,10 +45,12 @@ class SubscriptionTally:
         oldest_age_s: age of the oldest unacknowledged message, the highest one; None if that is not known.
         stuck_s: for how long nothing has moved, the highest one.
         states: number of partitions by state.
-        consumers: the connected ones, with their names.
+        connected: number of connected consumers.
+        consumers: these, with their names, if they are listed.
     """
 
     __slots__ = (
+        "connected",
         "consumers",
         "counts",
         "delayed",
@@ -68,6 +69,7 @@ class SubscriptionTally:
         self.oldest_age_s: float | None = None
         self.stuck_s = 0.0
         self.states: dict[str, int] = {}
+        self.connected = 0
         self.consumers: list[tuple[str, Consumer]] = []
 
     def add(self, other: SubscriptionTally) -> None:
@@ -83,6 +85,7 @@ class SubscriptionTally:
         self.stuck_s = max(self.stuck_s, other.stuck_s)
         for state, count in other.states.items():
             self.states[state] = self.states.get(state, 0) + count
+        self.connected += other.connected
         self.consumers += other.consumers
 
 
@@ -94,23 +97,6 @@ class Counts(NamedTuple):
     sent: int = 0
     refused: int = 0
     subscriptions: SubscriptionCounts = SubscriptionCounts()
-
-    def since(self, before: Counts) -> Counts:
-        """Return what has been counted since; all of this if one number has become smaller: it began again."""
-        mine, theirs = (*self[:4], *self.subscriptions), (*before[:4], *before.subscriptions)
-        if any(new < old for new, old in zip(mine, theirs, strict=True)):
-            return self
-        return self.plus(before, sign=-1)
-
-    def plus(self, other: Counts, sign: int = 1) -> Counts:
-        """Return the sum of both; with the sign -1, the difference."""
-        return Counts(
-            self.messages_in + sign * other.messages_in,
-            self.bytes_in + sign * other.bytes_in,
-            self.sent + sign * other.sent,
-            self.refused + sign * other.refused,
-            self.subscriptions.plus(other.subscriptions, sign),
-        )
 
 
 class TopicTally:
@@ -155,12 +141,11 @@ class TopicTally:
             self.subscriptions.setdefault(name, SubscriptionTally()).add(found)
 
     def absorb(self, other: TopicTally) -> None:
-        """Add another topic to a sum of topics: all subscriptions become one, and names of consumers are forgotten."""
+        """Add another topic to a sum of topics: all of its subscriptions are added to one."""
         self._add_plain(other)
         rest = self.subscriptions.setdefault(OTHER, SubscriptionTally())
         for found in other.subscriptions.values():
             rest.add(found)
-        rest.consumers = [("", consumer) for _, consumer in rest.consumers]
 
     def _add_plain(self, other: TopicTally) -> None:
         self.offsets = None
@@ -187,27 +172,39 @@ class Rest:
     """Sums of the topics without series of their own, which never fall.
 
     Which topics these are changes: topics are created and deleted, become busy and idle. So a topic adds what it has
-    counted from one scrape to the next while it is among them; what it counted before is not added.
+    counted from one scrape to the next while it is among them; what it counted before is not added. A scrape calls
+    :meth:`add` for each of them, and then :meth:`finish`.
     """
 
     def __init__(self) -> None:
-        self.counts = Counts()
+        self._sums = [0] * len(_flat(Counts()))
+        self._known: dict[str, tuple[int, ...]] = {}
+        self._present: dict[str, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def counts(self) -> Counts:
         """The sums."""
-        self._known: dict[str, Counts] = {}
+        messages_in, bytes_in, sent, refused, *rest = self._sums
+        return Counts(messages_in, bytes_in, sent, refused, SubscriptionCounts(*rest))
 
-    def update(self, present: Mapping[str, Counts]) -> None:
-        """Add what has been counted since the last call.
+    def add(self, name: str, counts: Counts) -> None:
+        """Add what a topic has counted since the last scrape; nothing if it was not among them then."""
+        present = self._present[name] = _flat(counts)
+        before = self._known.get(name)
+        if before is None:
+            return
+        if any(new < old for new, old in zip(present, before, strict=True)):
+            before = (0,) * len(present)  # it was deleted and created again
+        for index, (new, old) in enumerate(zip(present, before, strict=True)):
+            self._sums[index] += new - old
 
-        Args:
-            present: the topics that are among the rest now, by name.
-        """
-        self.counts = _sum(
-            (found.since(self._known[name]) for name, found in present.items() if name in self._known), self.counts
-        )
-        self._known = dict(present)
+    def finish(self) -> None:
+        """End a scrape: topics that were not added are not among them any more."""
+        self._known, self._present = self._present, {}
 
 
-def _sum(parts: Iterable[Counts], total: Counts) -> Counts:
-    for part in parts:
-        total = total.plus(part)
-    return total
+def _flat(counts: Counts) -> tuple[int, ...]:
+    return (counts.messages_in, counts.bytes_in, counts.sent, counts.refused, *counts.subscriptions)

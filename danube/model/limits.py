@@ -56,6 +56,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_request_bytes: int = 1 * MIB
     """Largest request message that is not a batch."""
 
+    # Metrics
+    metrics_topics: int = 200
+    """Topics with series of their own in the metrics; the others are summed."""
+    metrics_series: int = 20_000
+    """Most series of the detailed metrics, exceeded by those of one subscription at most."""
+
     # Connections and streams
     max_connections: int = 10_000
     """Open client connections; fewer if the process may not open that many files. The admin port may have a sixteenth

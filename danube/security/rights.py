@@ -29,6 +29,7 @@ from danube.model.errors import ConfigurationError
 from danube.model.history_api import HistoryMethod
 from danube.model.job_api import JobMethod
 from danube.model.log_api import LogMethod
+from danube.model.metrics_api import MetricsMethod
 from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
@@ -220,6 +221,7 @@ _M = api.Method
 _NATIVE: Final = (
     _principal(_M.INFO, "info"),
     _changes(LogMethod.CHANGE_LEVEL, "log_levels.change", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(MetricsMethod.METRICS, "metrics", _on_cluster(_P.READ_METRICS)),
     # The two doors of messages.
     _changes(_M.PUBLISH, "publish", _on_topic(_P.PRODUCE), _creates("topic")),
     _changes(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from danube.metrics.histogram import Histogram
+
 __all__ = ["OperationStats", "StorageHealth", "StorageStats"]
 
 
@@ -21,6 +23,8 @@ class OperationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of objects transferred by successful operations."""
     busy_s: float
     """Total seconds spent in attempts; pauses and queueing not included."""
+    durations: Histogram
+    """How long the attempts took; it continues to count."""
 
 
 class StorageHealth(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from typing import NoReturn, TypeVar
 
 import trio
 
+from danube.metrics.histogram import Histogram
 from danube.model.errors import (
     DanubeError,
     InvalidArgumentError,
@@ -64,9 +65,10 @@ _ANSWERS = (StorageNotFoundError, StorageExistsError, StorageRangeError, Invalid
 
 
 class _Counts:
-    __slots__ = ("busy_s", "bytes", "calls", "failures", "retries")
+    __slots__ = ("busy_s", "bytes", "calls", "durations", "failures", "retries")
 
     def __init__(self) -> None:
+        self.durations = Histogram()
         self.calls = self.failures = self.retries = self.bytes = 0
         self.busy_s = 0.0
 
@@ -140,6 +142,7 @@ class Storage:
                     retries=counts.retries,
                     bytes=counts.bytes,
                     busy_s=counts.busy_s,
+                    durations=counts.durations,
                 )
                 for operation, counts in self._counts.items()
             },
@@ -349,7 +352,9 @@ class Storage:
                 error = caught
             finally:
                 self._line.release()
-                counts.busy_s += trio.current_time() - begun
+                taken_s = trio.current_time() - begun
+                counts.busy_s += taken_s
+                counts.durations.observe(taken_s)
             self._note(error)
             if not error.retryable or tried >= limits.storage_max_attempts:
                 self._give_up(counts, error, tried)

@@ -42,6 +42,7 @@ from danube.wire._events import (
     StreamFailed,
     StreamReset,
 )
+from danube.wire._figures import ConnectionKind
 from danube.wire._message import Message
 from danube.wire._patience import Patience
 from danube.wire._server_stream import CallStream
@@ -141,13 +142,12 @@ class ServerConnection:
         self.caller: object = None
         """Who made the last call whose caller was proven; None: nobody yet."""
         self.peer = peer
+        self.received_bytes = 0
+        self.sent_bytes = 0
         self.secure = secure
         self.peer_certificate = peer_certificate
         self._received = received
-        self.received_bytes = len(received)
-        self.sent_bytes = 0
-        now = trio.current_time()
-        self.since = now
+        self.since = now = trio.current_time()
         """When it was accepted, on Trio's clock."""
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
         self._transport = transport
@@ -177,6 +177,20 @@ class ServerConnection:
     def open_streams(self) -> int:
         """Open streams, and unary calls in progress."""
         return len(self._streams) + len(self._calls)
+
+    @property
+    def kind(self) -> str:
+        """Who is at the other end; see :class:`danube.wire._figures.ConnectionKind`."""
+        if self.lasting:
+            return ConnectionKind.PEER
+        return ConnectionKind.GRPC if self.foreign else ConnectionKind.NATIVE
+
+    @property
+    def stream_paths(self) -> list[str]:
+        """The paths of its open streams."""
+        methods = self.server.methods
+        paths = [stream.context.path for stream in self._streams.values()]
+        return [path for path in paths if methods[path].kind != "unary"]
 
     # -- bytes
 
@@ -262,8 +276,8 @@ class ServerConnection:
         elif length * 16 < size and size > MIN_READ_BYTES:
             self._read_size = size // 4
         now = self._patience.last_read = trio.current_time()
-        self.received_bytes += length
         self.server.received_bytes += length
+        self.received_bytes += length
         for event in protocol.receive(data, now):
             handler = _DISPATCH.get(type(event))
             if handler is not None:
@@ -300,8 +314,9 @@ class ServerConnection:
             except ConnectionLostError:
                 self._nursery.cancel_scope.cancel()
                 return
-            self.sent_bytes += len(data)
-            self.server.sent_bytes += len(data)  # what the transport has not accepted follows soon
+            length = len(data)
+            self.server.sent_bytes += length  # what the transport has not accepted follows soon
+            self.sent_bytes += length
             if sent < len(data):
                 self._backlog = memoryview(data)[sent:]
                 self._patience.write_began = trio.current_time()
@@ -327,8 +342,8 @@ class ServerConnection:
                     self._backlog = data = data[WRITE_PIECE_BYTES:]
                 self._check_room()
                 self._backlog = data = memoryview(self.protocol.data_to_send(WRITE_BYTES))
-                self.sent_bytes += len(data)
                 self.server.sent_bytes += len(data)
+                self.sent_bytes += len(data)
                 self._count(self.waiting_bytes)
         except ConnectionLostError:
             self._nursery.cancel_scope.cancel()
@@ -508,6 +523,7 @@ class ServerConnection:
                 raise UnimplementedError(f"method {event.path} does not exist on this port")
         except DanubeError as exc:
             status, code, message, details = to_wire(exc)
+            self.server.figures.call(event.path, known=method is not None).fail(status)
             self.protocol.send_trailers(
                 stream_id, status, message, code, content_type=event.content_type, details=details
             )
@@ -515,7 +531,7 @@ class ServerConnection:
             return
         deadline = math.inf if event.timeout_s is None else self._patience.last_read + event.timeout_s
         if method.start is not None:
-            self._calls[stream_id] = UnaryCall(self, event, method, codec, deadline)
+            self._calls[stream_id] = UnaryCall(self, event, method, codec, deadline, self._patience.last_read)
             return
         context = Context(
             event.path,
@@ -563,7 +579,13 @@ class ServerConnection:
 
     def call_answered(self, stream_id: int) -> None:
         """Free the slot of a unary call that is answered or dropped."""
-        del self._calls[stream_id]
+        call = self._calls.pop(stream_id)
+        figures = self.server.figures.call(call.path)
+        if call.status is Status.OK:
+            figures.ok += 1
+        else:
+            figures.fail(call.status)
+        figures.durations.observe(trio.current_time() - call.began)
         protocol = self.protocol
         protocol.finish(stream_id)
         if protocol.wants_write:
@@ -577,6 +599,7 @@ class ServerConnection:
         error: DanubeError | None = None
         settled = False
         scope = stream.scope
+        began = self._patience.last_read
         scope.deadline = stream.context.deadline
         try:
             try:
@@ -605,6 +628,15 @@ class ServerConnection:
         finally:
             # Also if the whole connection is cancelled, and no peer is left to notify: the slot is freed only now.
             self._finish(stream, error, tell=settled and not stream.gone)
+            figures = self.server.figures.call(method.path)
+            if method.kind == "unary":
+                figures.durations.observe(trio.current_time() - began)
+            if stream.gone or not settled:
+                figures.fail(Status.CANCELLED)
+            elif error is not None:
+                figures.fail(to_wire(error)[0])
+            else:
+                figures.ok += 1
 
     async def _serve_unary(self, stream: CallStream, method: Method, content_type: str) -> None:
         message = await stream.receive()

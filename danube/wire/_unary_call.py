@@ -20,6 +20,7 @@ from danube.model.errors import (
     InternalError,
     InvalidArgumentError,
     PeerBlockedError,
+    Status,
     to_wire,
 )
 from danube.model.log_events import log_event
@@ -82,13 +83,21 @@ class UnaryCall:
         "_method",
         "_request",
         "answered",
+        "began",
         "deadline",
         "gone",
         "started",
+        "status",
     )
 
     def __init__(
-        self, connection: Answering, request: RequestReceived, method: Method, codec: Codec, deadline: float
+        self,
+        connection: Answering,
+        request: RequestReceived,
+        method: Method,
+        codec: Codec,
+        deadline: float,
+        began: float = 0.0,
     ) -> None:
         self._connection = connection
         self._request = request
@@ -102,11 +111,20 @@ class UnaryCall:
         """Deadline of the caller on Trio's clock; infinity if there is none."""
         self.gone = False
         """Whether the caller no longer waits for the answer."""
+        self.began = began
+        """When its request arrived, on Trio's clock."""
+        self.status = Status.OK
+        """How it has ended; OK while it has not."""
         self.answered = False
         """Whether the call was answered or dropped."""
 
     def __repr__(self) -> str:
         return f"<UnaryCall {self._request.stream_id} {self._request.path} of {self._connection.peer}>"
+
+    @property
+    def path(self) -> str:
+        """The path of its method."""
+        return self._request.path
 
     @property
     def context(self) -> Context:
@@ -168,6 +186,7 @@ class UnaryCall:
 
     def _send_error(self, error: DanubeError) -> None:
         status, code, message, details = to_wire(error)
+        self.status = status
         request = self._request
         connection = self._connection
         try:
@@ -218,6 +237,8 @@ class UnaryCall:
         """Connection: the caller no longer waits. ``error`` is sent to it; None if it is gone."""
         if error is not None and not self.gone:
             self._send_error(error)
+        elif self.status is Status.OK:
+            self.status = Status.CANCELLED
         self.gone = True
         if not self.started:
             self._finish()

@@ -17,6 +17,7 @@ from danube.loop import Poller
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
 from danube.model.log_events import log_event
+from danube.wire._figures import ServerFigures
 from danube.wire._server_connection import ServerConnection
 from danube.wire._transport import transport_of
 from danube.wire.codec import DEFAULT_CODECS, Codec
@@ -102,6 +103,8 @@ class Server:
         self.received_bytes = 0
         """Bytes that arrived on all connections, those that have ended included."""
         self.sent_bytes = 0
+        self.figures = ServerFigures()
+        """What it counts of its calls and connections."""
         self.poller = poller or Poller()
         """Reads the sockets, if the system supports it."""
         self._owns_poller = poller is None
@@ -189,6 +192,7 @@ class Server:
         coming = 0 if door is None else door.waiting
         if len(self._connections) + coming >= self.limits.max_connections or self.draining.is_set():
             self._refused += 1
+            self.figures.refuse("draining" if self.draining.is_set() else "max_connections")
             if self._refused == 1:
                 self._log_refused()  # the first refusal is logged at once, later ones once per second
             await trio.aclose_forcefully(stream)
@@ -196,6 +200,7 @@ class Server:
         peer = peer_name(stream)
         if self.blocks(peer):
             self._blocked += 1
+            self.figures.refuse("blocked")
             await trio.aclose_forcefully(stream)
             return
         transport = transport_of(stream)
@@ -272,6 +277,7 @@ class Server:
             )
         finally:
             self._connections.pop(connection, None)
+            self.figures.ended(connection.kind, connection.received_bytes, connection.sent_bytes)
             self._unproven.pop(connection.connection_id, None)
             self._notify()
 
@@ -281,6 +287,7 @@ class Server:
         most = min(self.limits.max_unproven_connections, max(1, self.limits.max_connections // 2))
         if len(self._unproven) > most:
             oldest = self._unproven.pop(next(iter(self._unproven)))
+            self.figures.refuse("unproven")
             oldest.end(f"{most} newer ones have not proven who calls, either (max_unproven_connections)")
 
     def proven(self, connection_id: int) -> None:

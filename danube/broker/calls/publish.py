@@ -125,6 +125,7 @@ class PublishStream:
                 check_batch(self._intake, self._runtime.limits, header, part)
             known_offset = self._intake.take(self, message, part, header)
         except DanubeError as error:
+            self._intake.note_refused(error, header.record_count)
             self._refuse(header.base_sequence, error)
             message.release()
             return

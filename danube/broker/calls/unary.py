@@ -11,6 +11,7 @@ from danube.model.connection_api import ConnectionMethod
 from danube.model.history_api import HistoryMethod
 from danube.model.job_api import JobList, JobMethod, ListJobs, ReportJob
 from danube.model.log_api import ChangeLogLevel, LogMethod
+from danube.model.metrics_api import GetMetrics, MetricsMethod, MetricsText
 from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
@@ -51,6 +52,9 @@ def unary_calls(operations: Operations) -> Service:
 
     async def findings(request: overview_api.GetFindings) -> overview_api.FindingList:
         return await operations.overviews.findings(request)
+
+    async def metrics(request: GetMetrics) -> MetricsText:
+        return await operations.metrics.read(request)
 
     table: list[tuple[str, Operation, type]] = [
         (api.Method.INFO, info, api.Empty),
@@ -95,6 +99,7 @@ def unary_calls(operations: Operations) -> Service:
         (ConnectionMethod.KILL, kill_connection, connection_api.KillConnection),
         (OverviewMethod.SUBSCRIPTIONS, overview, overview_api.OverviewSubscriptions),
         (OverviewMethod.FINDINGS, findings, overview_api.GetFindings),
+        (MetricsMethod.METRICS, metrics, GetMetrics),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),
     ]
     spread = topics.across.spread

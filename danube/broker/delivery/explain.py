@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from danube.broker.delivery.connected_consumer import ConnectedConsumer, Origin
-from danube.dispatch import Cursor, Machine
+from danube.dispatch import Cursor, Description, Explanation, Machine
 from danube.model import Rate, SubscriptionPolicy, SubscriptionType, api
 from danube.model.errors import DanubeError, StorageError
 from danube.model.ids import Offset
 
-__all__ = ["Explained", "explanation_of", "info_of"]
+__all__ = ["Explained", "explanation_of", "info_of", "state_of"]
 
 
 class Copying(Protocol):
@@ -119,19 +119,33 @@ def info_of(subscription: Explained) -> api.SubscriptionInfo:
 
 def explanation_of(subscription: Explained, now: float) -> api.Explanation:
     """Return the first reason that applies now (monotonic seconds)."""
-    return api.Explanation(subscription.topic.name, subscription.name, *_reason(subscription, now))
+    return api.Explanation(subscription.topic.name, subscription.name, *_reason(subscription, now)[:2])
 
 
-def _reason(subscription: Explained, now: float) -> tuple[str, str]:
+def state_of(subscription: Explained, now: float) -> tuple[str, Description]:
+    """Return the state that :func:`explanation_of` would give, and the figures of the subscription."""
+    state, _, found = _reason(subscription, now)
+    if found is not None:
+        return state, found.description
+    return state, subscription.machine.describe(subscription.topic.end_offset)
+
+
+def _reason(subscription: Explained, now: float) -> tuple[str, str, Explanation | None]:
     if subscription.failure is not None:
-        return "failed", f"{subscription.failure}; it is checked again when a consumer connects"
+        return "failed", f"{subscription.failure}; it is checked again when a consumer connects", None
     if subscription.waits_for is not None:
-        return "waiting-for-storage", f"it waits for history from the storage; retrying: {subscription.waits_for}"
+        why = f"it waits for history from the storage; retrying: {subscription.waits_for}"
+        return "waiting-for-storage", why, None
     if subscription.moving:
-        return "waiting-for-storage", (
-            f"the seek to offset {subscription.cursor.floor} is not durable yet; delivery continues there afterwards"
-        )
+        why = f"the seek to offset {subscription.cursor.floor} is not durable yet; delivery continues there afterwards"
+        return "waiting-for-storage", why, None
     found = subscription.machine.explain(now, subscription.topic.end_offset)
+    state, sentence = _whole_reason(subscription, found, now)
+    return state, sentence, found
+
+
+def _whole_reason(subscription: Explained, found: Explanation, now: float) -> tuple[str, str]:
+    """Return the first reason that applies, the machine's included."""
     letters = subscription.dead_letters
     if letters.problem is not None:
         count = subscription.machine.poisoned_messages()

@@ -81,6 +81,8 @@ class Pump(ABC):
         """Set when batches have to be read."""
         self._rearm = trio.Event()
         """Set when there is an earlier deadline."""
+        self.progressed_s = trio.current_time()
+        """When messages were last delivered or acknowledged; if none were, when this was created."""
         self._armed_s = math.inf
         self._task_scope: trio.CancelScope | None = None
 
@@ -240,6 +242,7 @@ class Pump(ABC):
             return
         if self._bucket is not None:
             self._bucket.take(item.messages, item.size_bytes, now)
+        self.progressed_s = now
         self._deliver(consumer, item)
         self._hold_if_crowded(consumer)
 

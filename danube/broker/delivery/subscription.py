@@ -71,6 +71,8 @@ class Subscription(Pump):
         self.dead_letters = DeadLetters(runtime, self)
         self.expired_messages = 0
         """Messages that outlived the topic's ``message_ttl_s`` since the broker was started."""
+        self.acked_from_before = 0
+        """Messages acknowledged by consumers that had received them before the broker was started."""
         self._journal = CursorJournal(topic, subscription_id, cursor)
         self._life = topic.life
         self._wall_clock_us = runtime.clock_us
@@ -228,7 +230,9 @@ class Subscription(Pump):
         """Acknowledge flat ranges."""
         if self._is_void(consumer, generation):
             return
-        new = self.machine.ack(ranges, consumer.consumer_id, trio.current_time())
+        now = trio.current_time()
+        new = self.machine.ack(ranges, consumer.consumer_id, now)
+        self.progressed_s = now
         self._acked(new + self._acked_before(ranges))
 
     def ack_cumulative(self, consumer: ConnectedConsumer, offset: Offset, generation: int) -> None:
@@ -236,7 +240,8 @@ class Subscription(Pump):
         if self._is_void(consumer, generation):
             return
         # Nothing from before a restart: a client that repeats an acknowledgement lists the messages that it had.
-        self._acked(self.machine.ack_cumulative(offset, consumer.consumer_id, trio.current_time()))
+        self.progressed_s = trio.current_time()
+        self._acked(self.machine.ack_cumulative(offset, consumer.consumer_id, self.progressed_s))
 
     def _acked_before(self, ranges: Sequence[int]) -> list[int]:
         """Apply acknowledgements of messages that were delivered before the broker was restarted, and not again since.
@@ -249,9 +254,11 @@ class Subscription(Pump):
             return []
         clipped = [min(max(offset, position), self._former_end) for offset in ranges]
         pairs = zip(clipped[::2], clipped[1::2], strict=True)
-        return self.machine.discard(
+        found = self.machine.discard(
             [offset for pair in pairs if pair[0] < pair[1] for offset in pair], trio.current_time()
         )
+        self.acked_from_before += sum(found[1::2]) - sum(found[::2])
+        return found
 
     def ack_for(self, waiter: AckWaiter, offset: int, consumer: ConnectedConsumer | None, generation: int) -> None:
         """Acknowledge one message for a waiter, which is notified as soon as that is durable.
@@ -267,7 +274,8 @@ class Subscription(Pump):
             return
         consumer_id = consumer.consumer_id if consumer is not None else None
         ranges = [offset, offset + 1]
-        new = self.machine.ack(ranges, consumer_id, trio.current_time())
+        self.progressed_s = trio.current_time()
+        new = self.machine.ack(ranges, consumer_id, self.progressed_s)
         self._journal.add_for(waiter, new + self._acked_before(ranges))
         self.pump()
 

@@ -92,7 +92,7 @@ class Composer:
                         self._composing.start_waiting(self)
                         return
                 except DanubeError as error:
-                    self._packing.closed.popleft().tell(error)
+                    self._refuse(self._packing.closed.popleft(), error)
                 else:
                     self._append()
         finally:
@@ -104,7 +104,7 @@ class Composer:
             try:
                 await self._intake.admit(len(batch.part))
             except DanubeError as error:
-                self._packing.closed.popleft().tell(error)
+                self._refuse(self._packing.closed.popleft(), error)
             else:
                 self._append()
         self._waiting = False
@@ -115,8 +115,12 @@ class Composer:
         if packing.is_open:
             packing.close()
         while packing.closed:
-            packing.closed.popleft().tell(error)
+            self._refuse(packing.closed.popleft(), error)
         self._waiting = False
+
+    def _refuse(self, batch: PackedBatch, error: DanubeError) -> None:
+        self._intake.note_refused(error, batch.header.record_count)
+        batch.tell(error)
 
     def _first(self) -> PackedBatch | None:
         """Return the next batch that may be appended, without removing it."""
@@ -130,7 +134,7 @@ class Composer:
         try:
             self._intake.compose(self, batch, batch.part, batch.header)
         except DanubeError as error:
-            batch.tell(error)
+            self._refuse(batch, error)
 
     def settled(self, batch: PackedBatch, _stored: StoredBatch, error: DanubeError | None, /) -> None:
         """Intake: a batch has reached its durability, or will not, or is delayed."""

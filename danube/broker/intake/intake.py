@@ -18,6 +18,7 @@ from danube.broker.intake.roster import Roster
 from danube.broker.intake.senders import Sender, Waiter
 from danube.broker.runtime.commits import Commits
 from danube.broker.runtime.namespace_space import Space
+from danube.broker.runtime.publish_figures import PublishFigures
 from danube.broker.runtime.publish_rate import Pace
 from danube.history import RemoteJournal
 from danube.log import (
@@ -106,6 +107,7 @@ class _Ticket:
     def stalled(self, entry: Entry, error: DanubeError) -> None:
         """Journal: the batch waits for its storage. Its sender is notified, and may send it again."""
         assert isinstance(entry.batch, StoredBatch)
+        self._intake.note_refused(error, entry.batch.header.record_count)
         self.tell(entry.batch, error)
 
     def tell(self, batch: StoredBatch, error: DanubeError | None) -> None:
@@ -130,6 +132,12 @@ class Intake:
         held_producers: returns the ids of producers that must not be forgotten, however long they are idle.
         namespace_pace: returns the pace that the topic shares with others of its namespace; None: there is none.
         namespace_space: returns the count of stored bytes that it shares with them; None: there is none.
+        figures: where all intakes of the broker count; None: they count for nothing.
+
+    Attributes:
+        accepted_bytes: of batches that were accepted.
+        settled_messages: messages that have reached their durability.
+        refused_messages: messages that have not, by the code of the error.
     """
 
     def __init__(
@@ -145,6 +153,7 @@ class Intake:
         held_producers: Callable[[], Container[ProducerId]] = frozenset,
         namespace_pace: Callable[[], Pace | None] = lambda: None,
         namespace_space: Callable[[], Space | None] = lambda: None,
+        figures: PublishFigures | None = None,
     ) -> None:
         self._topic = topic
         self._table = table
@@ -154,6 +163,11 @@ class Intake:
         self._clock_us = wall_clock_us
         self._new_id = new_id
         self._held_producers = held_producers
+        self._figures = figures if figures is not None else PublishFigures(wall_clock_us)
+        self._durations = None if topic.lossy else self._figures.durations_of(topic.durability)
+        self.accepted_bytes = 0
+        self.settled_messages = 0
+        self.refused_messages: dict[str, int] = {}
         self._roster = Roster(topic.name, table, limits)
         self._registering: dict[str, Settling] = {}
         """Registrations that are not durable yet."""
@@ -385,6 +399,12 @@ class Intake:
         for sender in list(self._roster.senders.values()):
             sender.end(error)
 
+    @property
+    def producers(self) -> int:
+        """Number of attached or registered producers."""
+        roster = self._roster
+        return len(roster.senders.keys() | roster.registered.keys()) if roster.registered else len(roster.senders)
+
     def infos(self) -> list[api.ProducerInfo]:
         """Return a description of each attached or registered producer."""
         return self._roster.infos()
@@ -461,7 +481,7 @@ class Intake:
             self._space.check(size)
         if paid:
             self._topic.check_alive()
-            await self._journal.admit(size)
+            await self._admit_by_journal(size)
             return
         if self.try_admit(size):
             return
@@ -469,10 +489,13 @@ class Intake:
         if pace is None:
             await self._admit_in_namespace(size)
             return
+        began = trio.current_time()
         async with pace.turn():
             while True:
                 await pace.until_paid()
+                self._figures.paused_s["publish_rate"] += trio.current_time() - began
                 await self._admit_in_namespace(size)
+                began = trio.current_time()
                 if pace.is_paid:  # else the rate was changed during the wait
                     return
 
@@ -482,18 +505,31 @@ class Intake:
         while True:
             topic.check_alive()
             if not topic.lossy:
-                await self._journal.admit(size)
+                await self._admit_by_journal(size)
             shared = self._shared
             if shared is None or shared.is_free:
                 return
             # Topics of one namespace may have different journals: while it is the turn of this one, others wait only
             # for the rate, never for its journal.
+            began = trio.current_time()
             async with shared.turn():
                 while not shared.is_paid:
                     await shared.until_paid()
+                self._figures.paused_s["namespace_rate"] += trio.current_time() - began
                 topic.check_alive()
                 if topic.lossy or self._journal.try_admit(size):
                     return
+
+    async def _admit_by_journal(self, size: int) -> None:
+        began = trio.current_time()
+        try:
+            await self._journal.admit(size)
+        finally:
+            self._figures.paused_s["journal"] += trio.current_time() - began
+
+    def note_refused(self, error: DanubeError, messages: int) -> None:
+        """Count messages that do not reach their durability, because of an error that their sender gets."""
+        self.refused_messages[error.code] = self.refused_messages.get(error.code, 0) + messages
 
     def is_repeat(self, header: BatchHeader) -> bool:
         """Whether a batch was taken before; then only :meth:`take` may answer it, whatever would be refused by now.
@@ -526,6 +562,8 @@ class Intake:
             DanubeError: the journal accepts nothing any more.
         """
         checked = self._table.check(header)
+        if checked.kind is not Verdict.NEW:
+            self._figures.duplicates += header.record_count
         if checked.kind is Verdict.KNOWN:
             return checked.base_offset
         sender.in_flight += 1
@@ -566,12 +604,14 @@ class Intake:
                 self._shared.take(header.record_count, len(part))
         if self._space is not None:
             self._space.take(len(part))
+        self.accepted_bytes += len(part)
         now_us = self._clock_us()
         log = self._topic.kept
         if isinstance(log, MemoryLog):
             batch = log.append(part, header, now_us)
             self._note(header, batch, now_us)
             self._table.settled(batch)
+            self.settled_messages += header.record_count
             self._topic.arrived(batch)
             sender.in_flight -= 1
             sender.settled(token, batch, None)
@@ -602,7 +642,13 @@ class Intake:
             assert isinstance(log, TopicLog)
             log.settled(entry)
             self._table.settled(batch)
+            self.settled_messages += batch.header.record_count
+            if self._durations is not None:
+                taken_us = self._figures.now_us - batch.append_time_us
+                self._durations.observe(taken_us / 1e6 if taken_us > 0 else 0.0)  # the clock may be set meanwhile
             self._topic.arrived(batch)
+        else:
+            self.note_refused(error, batch.header.record_count)
         ticket.tell(batch, error)
 
     @property

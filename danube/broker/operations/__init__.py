@@ -23,6 +23,7 @@ from danube.model.policy_api import PolicyMethod
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.metrics.collecting import Metrics
     from danube.broker.operations.connections import ConnectionOperations, OpenConnections
     from danube.broker.operations.jobs import JobOperations
     from danube.broker.operations.overviews import OverviewOperations
@@ -47,6 +48,7 @@ class Operations:
         limits: of the broker.
         connections: the open connections of the broker.
         facts: returns the figures of the broker that may need attention.
+        metrics: makes the metrics, when they are first used.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Operations:
         limits: Limits,
         connections: OpenConnections,
         facts: Callable[[], BrokerFacts],
+        metrics: Callable[[], Metrics],
     ) -> None:
         self.info = info
         self.cluster = cluster
@@ -71,6 +74,7 @@ class Operations:
         self._connections = connections
         self._facts = facts
         self.everywhere = Everywhere(directory, lambda: (self.connections, self.overviews))
+        self._make_metrics = metrics
         self.topics = TopicOperations(directory)
         self.policies = PolicyOperations(directory)
         self.subscriptions = SubscriptionOperations(directory, self.policies)
@@ -104,3 +108,8 @@ class Operations:
     def security(self) -> SecurityOperations:
         """Operations on access control."""
         return self._make_security()
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The metrics of the broker."""
+        return self._make_metrics()

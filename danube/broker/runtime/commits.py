@@ -11,7 +11,7 @@ are collected while the owners of the entries are notified, and sent once at the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -39,9 +39,14 @@ class Pumped(Protocol):
 
 
 class Commits:
-    """Notifies the owners of settled entries, flushes streams and pumps topics; see the module."""
+    """Notifies the owners of settled entries, flushes streams and pumps topics; see the module.
 
-    def __init__(self) -> None:
+    Args:
+        settling: called before the owners of a group of entries are notified.
+    """
+
+    def __init__(self, settling: Callable[[], None] = lambda: None) -> None:
+        self._settling = settling
         self._touched: dict[Pumped, None] = {}
         self._queued: list[Flushed] = []
         self._settled = trio.Event()
@@ -53,6 +58,7 @@ class Commits:
             entries: in the order in which they were submitted.
             error: why they are not durable, and never will be; None: they are durable.
         """
+        self._settling()
         for entry in entries:
             owner: Any = entry.owner
             owner.settled(entry, error)

@@ -87,7 +87,12 @@ class OpenedBatches:
     def __init__(self, limits: Limits) -> None:
         self._limit_bytes = limits.opened_batches_bytes
         self._max_unpacked = limits.max_batch_bytes
-        self._used_bytes = 0
+        self.used_bytes = 0
+        """Estimate of the memory that the opened batches take."""
+        self.hits = 0
+        """Batches that were open already."""
+        self.misses = 0
+        """Batches that had to be opened."""
         self._kept: OrderedDict[bytes, OpenedBatch] = OrderedDict()
 
     def open(self, batch: StoredBatch) -> OpenedBatch:
@@ -99,14 +104,16 @@ class OpenedBatches:
         key = batch.stamp
         opened = self._kept.get(key)
         if opened is not None:
+            self.hits += 1
             self._kept.move_to_end(key)
             return opened
+        self.misses += 1
         opened = OpenedBatch(batch, open_raw(batch.part, batch.header, self._max_unpacked))
         self._kept[key] = opened
-        self._used_bytes += _cost(batch)
-        while self._used_bytes > self._limit_bytes and len(self._kept) > 1:
+        self.used_bytes += _cost(batch)
+        while self.used_bytes > self._limit_bytes and len(self._kept) > 1:
             _, oldest = self._kept.popitem(last=False)
-            self._used_bytes -= _cost(oldest.batch)
+            self.used_bytes -= _cost(oldest.batch)
         return opened
 
 

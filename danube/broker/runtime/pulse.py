@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import trio
 
 from danube.broker.runtime.samples import SAMPLE_S, Samples, Traffic
 from danube.broker.runtime.stalls import Stalls
+from danube.metrics.histogram import Histogram
 
 __all__ = ["Pulse"]
 
@@ -24,16 +26,26 @@ class Pulse:
         self._traffic = traffic
         self._stalls = stalls
         self._samples = Samples()
+        self.lags = Histogram()
+        """By how much each beat was late, in seconds."""
+        self._due_s = math.inf
 
     async def run(self) -> None:
         """Take samples until cancelled."""
         while True:
             due = trio.current_time() + SAMPLE_S
             self._stalls.expect(due)
+            self._due_s = due
             await trio.sleep_until(due)
             now = trio.current_time()
             self._stalls.patient_until(now)
-            self._samples.add(now, *self._traffic(), max(0.0, now - due))
+            lag_s = max(0.0, now - due)
+            self.lags.observe(lag_s)
+            self._samples.add(now, *self._traffic(), lag_s)
+
+    def silent_s(self) -> float:
+        """Return for how many seconds a beat has been due; 0 while none is."""
+        return max(0.0, trio.current_time() - self._due_s)
 
     def rates(self) -> Traffic:
         """Return bytes per second, in the mean of the last seconds."""

@@ -14,6 +14,7 @@ from danube.broker.runtime.namespace_connections import NamespaceConnections
 from danube.broker.runtime.namespace_rates import NamespaceDeliveries, NamespaceRates
 from danube.broker.runtime.namespace_space import NamespaceSpaces
 from danube.broker.runtime.opened_batches import OpenedBatches
+from danube.broker.runtime.publish_figures import PublishFigures
 from danube.broker.runtime.seams import Seams
 from danube.broker.runtime.stalls import Stalls
 from danube.log import BatchCache, Journal
@@ -36,6 +37,7 @@ class Runtime:
         clock_us: the wall clock in microseconds since the epoch, for timestamps.
         clock_steps: detects that the wall clock was set.
         stalls: detects that the broker did not run.
+        publish_figures: what all intakes count together.
         commits: commit notifications of the journal.
         cache: recent batches of all topics.
         opened: batches of all topics that were opened for their records.
@@ -57,7 +59,8 @@ class Runtime:
         self.clock_us = seams.wall_clock_us
         self.clock_steps = ClockSteps(seams.wall_clock_us)
         self.stalls = Stalls(config.limits.keepalive_idle_s + config.limits.keepalive_timeout_s)
-        self.commits = Commits()
+        self.publish_figures = PublishFigures(seams.wall_clock_us)
+        self.commits = Commits(self.publish_figures.settling)
         self.cache = BatchCache(config.limits.cache_bytes)
         self.opened = OpenedBatches(config.limits)
         self.namespace_rates = NamespaceRates()

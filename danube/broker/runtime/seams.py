@@ -31,6 +31,7 @@ from danube.storage import StorageBackend, open_backend
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from danube.metrics.process import ProcessFigures
     from danube.peers.links import Connect
 
 __all__ = ["Seams", "shown_address"]
@@ -159,6 +160,12 @@ async def _fetch(url: str, ca: str, max_bytes: int) -> bytes:
     return await fetch(url, ca, max_bytes)
 
 
+def _read_process() -> ProcessFigures | None:
+    from danube.broker.runtime.process_files import read_process  # not imported before metrics are asked for
+
+    return read_process()
+
+
 class Seams(NamedTuple):
     """Injectable dependencies of a broker; see the module."""
 
@@ -192,6 +199,8 @@ class Seams(NamedTuple):
     fetch: Callable[[str, str, int], Awaitable[bytes]] = _fetch
     """Returns the document at a URL, such as the keys of an OIDC issuer; see
     :func:`danube.broker.runtime.fetching.fetch`."""
+    read_process: Callable[[], ProcessFigures | None] = _read_process
+    """Returns figures of the process, for metrics; None if they are not known."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns so many unpredictable bytes, for the proofs between brokers."""
     process_usage: Callable[[], tuple[int, float]] = lambda: (0, 0.0)

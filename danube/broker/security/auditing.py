@@ -103,6 +103,8 @@ class Audit:
     def __init__(self, limits: SecurityLimits, clock_us: Callable[[], int]) -> None:
         self.ledger = AuditLedger(limits)
         """What waits to be entered."""
+        self.counts = dict.fromkeys(AuditKind, 0)
+        """Events of each kind since the broker was started."""
         self.news = trio.Event()
         """Set when something was noted; its reader replaces it."""
         self._clock_us = clock_us
@@ -135,6 +137,7 @@ class Audit:
         )
 
     def _note(self, event: AuditEvent) -> None:
+        self.counts[event.kind] += 1
         self.ledger.note(msgspec.structs.replace(event, time_us=self._clock_us()), trio.current_time())
         self.news.set()
 

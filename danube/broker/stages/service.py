@@ -87,6 +87,11 @@ class Stages:
         """Ids of producers that their topics must not forget."""
         return self._committer.held
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all stages."""
+        return self._store.used_bytes
+
     def topics_of(self, producer: str, stage_ids: Iterable[int], write_id: str) -> set[str]:
         """Return the topics of some stages, of all others of their producer or write, and of its last commit."""
         numbers = frozenset(stage_ids)

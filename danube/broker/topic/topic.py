@@ -175,6 +175,7 @@ class Topic:
             runtime.held_producers,
             lambda: runtime.namespace_rates.of_topic(name),
             lambda: runtime.namespace_spaces.of_topic(name),
+            runtime.publish_figures,
         )
         """Its producers and their batches."""
         self.composer: Composer | None = None

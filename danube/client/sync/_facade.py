@@ -447,6 +447,20 @@ class Admin(Handle[_admin.Admin]):
         """
         return self._loop.run(self._inner.change_log_level, level, logger=logger, for_s=for_s)
 
+    def metrics(self, *, detailed: bool = False, topic: str = "*", openmetrics: bool = False) -> str:
+        """Return the metrics of the broker that the client is connected to, as the text that Prometheus reads.
+
+        Args:
+            detailed: the series of topics, subscriptions and consumers only, each partition by itself; else those of
+                the whole broker, with the busiest topics.
+            topic: for ``detailed``: a pattern of names of topics; ``*`` matches any characters, slashes included.
+            openmetrics: OpenMetrics 1.0 instead of the Prometheus text format 0.0.4.
+
+        Raises:
+            PermissionDeniedError: the caller may not read metrics.
+        """
+        return self._loop.run(self._inner.metrics, detailed=detailed, topic=topic, openmetrics=openmetrics)
+
     def lookup_topic(self, topic: str) -> api.TopicPartitions:
         """Return the topics that hold the messages of a topic: the topic itself, or its partitions.
 

@@ -556,6 +556,7 @@ class BrokerNode:
             connect=connect,
             own_addresses=own_addresses,
             read_secret=lambda path: b"the secret of simulated brokers",
+            read_process=lambda: None,
             random_bytes=random.randbytes,
         )
 

@@ -38,12 +38,16 @@ class FakeIntake:
         self.refusal: DanubeError | None = None
         self.admission: DanubeError | None = None
         self.keeps_nothing = False
+        self.refused = 0
         self._free = trio.Event()
 
     def try_admit(self, size: int) -> bool:
         if self.admission is not None:
             raise self.admission
         return not self.full
+
+    def note_refused(self, error: DanubeError, messages: int) -> None:
+        self.refused += messages
 
     async def admit(self, size: int) -> None:
         if self.full:
@@ -220,6 +224,7 @@ async def test_everybody_is_told_of_an_error_and_the_next_ones_go(where: str) ->
         elif where == "settling":
             it.intake.settle(error)
         assert it.told == {b"1": error, b"2": error}
+        assert it.intake.refused == (0 if where == "settling" else 2)  # what was appended is counted by the intake
         it.intake.refusal = it.intake.admission = None
         it.send(b"3")
         await turn()
