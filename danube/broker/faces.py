@@ -62,6 +62,8 @@ __all__ = [
     "Origin",
     "Served",
     "ServedConnections",
+    "ServedHealth",
+    "ServedProbe",
     "ServedCatalogue",
     "ServedClusterOperations",
     "ServedComposer",
@@ -180,6 +182,10 @@ class Served(Protocol):
         """Wait until the start of the broker is over."""
         ...
 
+    def health(self) -> ServedHealth:
+        """Return whether the broker lives, is ready, and has started. May be called at any time while it runs."""
+        ...
+
     @property
     def draining(self) -> bool:
         """Whether the broker is shutting down."""
@@ -262,6 +268,39 @@ class ServedRuntime(Protocol):
 
     def next_consumer_id(self) -> int:
         """Return a consumer id that is unique in this process."""
+        ...
+
+
+class ServedProbe(Protocol):
+    """The answer to one question about the health of a broker."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is well."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """``ok``, or the reasons, a line each."""
+        ...
+
+
+class ServedHealth(Protocol):
+    """The health of a broker."""
+
+    @property
+    def live(self) -> ServedProbe:
+        """Whether it lives: if not, it is to be restarted."""
+        ...
+
+    @property
+    def ready(self) -> ServedProbe:
+        """Whether clients should come."""
+        ...
+
+    @property
+    def started(self) -> ServedProbe:
+        """Whether its start is over."""
         ...
 
 

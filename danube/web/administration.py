@@ -45,33 +45,7 @@ _MOST_OVERVIEW: Final = 100_000
 _EVENT_INTERVAL_S: Final = 1.0
 
 
-def _text(status: int, text: str) -> Response:
-    return Response(status, f"{text}\n".encode(), content_type="text/plain; charset=utf-8")
-
-
-# --- Health and description
-
-
-async def livez(_call: ApiCall) -> Response:
-    """Answer at all: a broker whose journal has failed ends, and one whose loop is stuck does not answer."""
-    await trio.lowlevel.checkpoint()
-    return _text(200, "ok")
-
-
-async def readyz(call: ApiCall) -> Response:
-    """Tell whether clients should come."""
-    await trio.lowlevel.checkpoint()
-    if not call.broker.started:
-        return _text(503, "the broker is starting")
-    if call.broker.draining:
-        return _text(503, "the broker is shutting down")
-    return _text(200, "ok")
-
-
-async def startupz(call: ApiCall) -> Response:
-    """Tell whether the start is over."""
-    await trio.lowlevel.checkpoint()
-    return _text(200, "ok") if call.broker.started else _text(503, "the broker is starting")
+# --- Description
 
 
 async def describe_api(_call: ApiCall) -> Any:
@@ -383,9 +357,6 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     **{
         handler.__name__: handler
         for handler in (
-            livez,
-            readyz,
-            startupz,
             show_broker,
             show_config,
             show_limits,

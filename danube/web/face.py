@@ -11,7 +11,7 @@ import trio
 from danube.http import Request, Response, problem, shown
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import ConfigurationError, InvalidArgumentError
-from danube.web import administration, pulls, reading
+from danube.web import administration, monitoring, pulls, reading
 from danube.web.administration import Handler
 from danube.web.caller import ApiCall, IfMatchError
 from danube.web.guard import HEADERS, check_caller, media_type
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["WebFace", "face"]
 
-_HANDLERS: Final[Mapping[str, Handler]] = {**administration.HANDLERS, **reading.HANDLERS, **pulls.HANDLERS}
+_HANDLERS: Final[Mapping[str, Handler]] = {
+    **administration.HANDLERS,
+    **monitoring.HANDLERS,
+    **reading.HANDLERS,
+    **pulls.HANDLERS,
+}
 
 
 class WebFace:

@@ -16,6 +16,7 @@ from danube.model.cluster_api import ClusterMethod
 from danube.model.connection_api import ConnectionMethod
 from danube.model.history_api import HistoryMethod
 from danube.model.job_api import JobMethod
+from danube.model.metrics_api import MetricsMethod
 from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
@@ -126,6 +127,23 @@ ROUTES: Final[tuple[Route, ...]] = (
     _probe("/livez", "livez", "Whether the broker lives: if not, restart it."),
     _probe("/readyz", "readyz", "Whether the broker is ready: if not, send it no clients."),
     _probe("/startupz", "startupz", "Whether the start of the broker is over."),
+    Route(
+        "GET",
+        "/metrics",
+        "show_metrics",
+        "Metrics for Prometheus, as text or (by Accept) OpenMetrics: totals, and the series of the busiest topics.",
+        (MetricsMethod.METRICS,),
+        answer_types=(TEXT,),
+    ),
+    Route(
+        "GET",
+        "/metrics/detailed",
+        "show_detailed_metrics",
+        "The series of topics: one for each partition, subscription and consumer.",
+        (MetricsMethod.METRICS,),
+        (Parameter("topic", str, "A pattern of names of topics; * matches any characters, slashes included.", "*"),),
+        answer_types=(TEXT,),
+    ),
     Route("GET", f"{API}/openapi.json", "openapi", "This description of the API.", early=True, answer=dict[str, Any]),
     # The broker
     Route("GET", f"{API}/broker", "show_broker", "State of the broker.", (_M.INFO,), answer=twin(api.BrokerInfo)),

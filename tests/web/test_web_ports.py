@@ -106,7 +106,8 @@ async def test_it_answers_while_the_broker_starts(tmp_path: Path, monkeypatch: p
             await reached.wait()
             web = Web(running)
             assert (await web.ask("GET", "/livez")).status == 200
-            assert (await web.ask("GET", "/readyz")).status == 503
+            unready = await web.ask("GET", "/readyz")
+            assert (unready.status, unready.data[:24]) == (503, b"the broker is starting: ")
             assert (await web.ask("GET", "/startupz")).status == 503
             refused = await web.ask("GET", f"{API}/topics")
             assert (refused.status, refused.json["code"]) == (503, "call-refused")

@@ -1,0 +1,48 @@
+"""Tests of what monitoring systems ask for over HTTP, with a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from web_harness import TOPIC, web_broker
+
+
+async def test_metrics_count_what_was_published(tmp_path: Path) -> None:
+    async with web_broker(tmp_path) as web:
+        async with web.running.client() as client, client.producer(TOPIC) as producer:
+            await producer.send_many([b"x"] * 7)
+        said = await web.ask("GET", "/metrics")
+        assert (said.status, said.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert f'danube_topic_messages_in_total{{topic="{TOPIC}"}} 7\n'.encode() in said.data
+        assert b"# EOF" not in said.data
+        accept = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"}
+        said = await web.ask("GET", "/metrics", headers=accept)
+        assert said.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        assert said.data.endswith(b"# EOF\n")
+
+
+async def test_detailed_metrics_are_of_the_topics_that_match(tmp_path: Path) -> None:
+    async with web_broker(tmp_path) as web:
+        async with web.running.client() as client:
+            await client.admin.create_topic("/default/parts", partitions=2)
+        said = await web.ask("GET", "/metrics/detailed?topic=/default/p*")
+        assert said.status == 200
+        assert b'{topic="/default/parts-part-1"' in said.data
+        assert TOPIC.encode() not in said.data
+        assert TOPIC.encode() in (await web.ask("GET", "/metrics/detailed")).data
+
+
+async def test_a_broker_whose_metadata_have_no_leader_lives_and_is_not_ready(tmp_path: Path) -> None:
+    async with web_broker(tmp_path) as web:
+        web.running.broker._metadata_problem = lambda: "cut off"  # type: ignore[method-assign]
+        assert (await web.ask("GET", "/livez")).status == 200
+        said = await web.ask("GET", "/readyz")
+        assert (said.status, said.data) == (503, b"the metadata cannot be reached: cut off\n")
+
+
+async def test_a_broker_whose_loop_has_stopped_does_not_live(tmp_path: Path) -> None:
+    async with web_broker(tmp_path) as web:
+        pulse = web.running.broker._pulse
+        pulse.silent_s = lambda: 12.5  # type: ignore[method-assign]
+        said = await web.ask("GET", "/livez")
+        assert (said.status, said.data) == (503, b"the event loop has not turned for 12.5 s\n")
