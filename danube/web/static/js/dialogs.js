@@ -8,7 +8,7 @@ const MOST_HITS = 12;
 
 /** What a search can open: topics, subscriptions, pages. */
 function targets(figures) {
-  const pages = ["topics", "subscriptions", "storage", "connections", "configuration", "cluster"];
+  const pages = ["topics", "subscriptions", "storage", "jobs", "connections", "configuration", "cluster"];
   return [
     ...(figures.topics ?? []).map((row) => ({ kind: "topic", text: row.topic, to: topicHref(row.topic) })),
     ...(figures.subscriptions ?? []).map((row) => ({

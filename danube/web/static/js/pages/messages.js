@@ -149,7 +149,7 @@ export function MessagesTab({ topic, info, query }) {
   const show = (message) => {
     setOpen(message);
     linked.forget();
-    replaceQuery({ at: message ? message.id : undefined });
+    replaceQuery({ at: message ? message.id : undefined, q: expression || undefined });
   };
   const step = (by) => {
     const index = found.findIndex((each) => each.id === shown?.id);
