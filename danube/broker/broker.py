@@ -11,7 +11,6 @@ from the disk.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import ChainMap
 from collections.abc import Sequence
@@ -40,8 +39,8 @@ from danube.broker.joining import Joining, find_own_address
 from danube.broker.operations import Operations
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
-from danube.broker.operations.info import broker_info, facts_of
-from danube.broker.runtime.config import BrokerConfig, OidcConfig
+from danube.broker.reports import Reports
+from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.log_levels import LogLevels
 from danube.broker.runtime.ports import Ports, bind
 from danube.broker.runtime.pulse import Pulse
@@ -56,8 +55,8 @@ from danube.history import History, HistoryCatalogue
 from danube.history.changes import CatalogueKeys
 from danube.log import Journal
 from danube.metadata import MetadataStore, ObservedStore
-from danube.model import Durability, Rate, Retention, TopicPolicies, api
-from danube.model.errors import CallRefusedError, DanubeError, InternalError, NotOwnerError
+from danube.model import api
+from danube.model.errors import CallRefusedError, DanubeError, InternalError
 from danube.model.log_events import log_event
 from danube.model.tls import certified_broker
 from danube.peers import Peer, Peers
@@ -65,19 +64,12 @@ from danube.peers.links import open_peers
 from danube.wire import DEFAULT_CODECS, Context, Method, Server
 
 if TYPE_CHECKING:
-    from danube.broker.audit_log import AuditLog
+    from danube.broker.access import AccessControl
     from danube.broker.metrics.collecting import Metrics
-    from danube.broker.operations.security import Records, SecurityOperations
-    from danube.broker.operations.wellness import BrokerFacts
-    from danube.broker.security.gate import Gate
-    from danube.broker.security.numbers import NumberedObjects
-    from danube.broker.security.oidc import OidcIssuer, OidcIssuers
-    from danube.broker.topic.topic import Topic
+    from danube.broker.operations.security import SecurityOperations
     from danube.http import Request
     from danube.http.server import HttpServer
     from danube.metrics.health import Health
-    from danube.model.connection_api import ConnectionInfo
-    from danube.security.keys import SigningKey
     from danube.security.roles import Principal
 
 __all__ = ["Broker", "Seams"]
@@ -118,17 +110,14 @@ class Broker:
         self._faces = faces
         self._bond: Bond
         self._storage_names: CatalogueKeys
-        self._gate: Gate | None = None
-        self._oidc: OidcIssuers | None = None
-        self._audit_log: AuditLog | None = None
-        self._signing: SigningKey | None = None
-        self._numbers: NumberedObjects | None = None
+        self._access: AccessControl | None = None
         self._farewell_said = False
         self._started_at = 0.0
         self._started = trio.Event()
         self._drain_wanted = trio.Event()
         self._ports: Ports
         self._pulse: Pulse
+        self._reports: Reports
 
     # --- Life cycle ---
 
@@ -197,7 +186,9 @@ class Broker:
         secret = seams.read_secret(Path(config.cluster_secret)) if config.cluster_secret else None
         faces = [make(self) for make in self._faces]
         if config.security.enabled:
-            self._gate = self._make_gate(faces, secret)
+            from danube.broker.access import AccessControl  # not imported with security off
+
+            self._access = AccessControl(self.runtime, faces, secret)
         async with AsyncExitStack() as opened:
             disk = await opened.enter_async_context(seams.open_disk(config))
             has_admin = any(face.admin_services for face in faces)
@@ -235,14 +226,15 @@ class Broker:
                 )
             )
             self.peers = links
+            gate = self._access.gate if self._access is not None else None
             await opened.enter_async_context(
                 ports.serving(
                     [links.service(), *(face.services for face in faces)],
                     [face.admin_services for face in faces],
                     dict(ChainMap(*(dict(face.codecs) for face in faces), dict(DEFAULT_CODECS))),
                     "it opens its metadata",
-                    guarded=self._gate.guarded if self._gate is not None else None,
-                    blocks=self._gate.is_blocked if self._gate is not None else None,
+                    guarded=gate.guarded if gate is not None else None,
+                    blocks=gate.is_blocked if gate is not None else None,
                     http=None if web is None else partial(self._make_http, web),
                 )
             )
@@ -315,31 +307,32 @@ class Broker:
             peers=self.peers,
         )
         directory.following.on_change.append(coordinating.look_again)
-        pulse = self._pulse = Pulse(self._traffic, runtime.stalls)
+        pulse = self._pulse = Pulse(self._ports.traffic, runtime.stalls)
+        reports = self._reports = Reports(directory, self._ports, pulse, self._started_at)
         cluster = ClusterOperations(
             directory,
             membership,
             coordinator=lambda: coordinating.coordinator,
-            info=self.info,
+            info=reports.info,
             draining=self._drain_wanted.is_set,
             pulse=pulse,
             calls=lambda: self.peers,
         )
         backups = BackupOperations(store, config.cluster, runtime.clock_us)
-        if self._gate is not None:
-            self._gate.follow(store)
+        if self._access is not None:
+            self._access.gate.follow(store)
         log_levels = LogLevels(config.limits, lambda: "" if membership.is_alone else membership.broker)
         self.operations = Operations(
             directory,
-            self.info,
+            reports.info,
             cluster,
             backups,
             partial(self._open_security, store),
             log_levels,
             config.limits,
-            connections=_Connections(self),
-            facts=self._facts,
-            metrics=partial(self._open_metrics, store, pulse, storages),
+            connections=reports,
+            facts=reports.facts,
+            metrics=partial(self._open_metrics, store, storages),
         )
         serving = lambda: self.started and not self.draining  # noqa: E731
         self.operations.topics.across.begin(self.peers, serving, lambda: self.security_known)
@@ -355,8 +348,8 @@ class Broker:
         await self._bond.begin()
         self.stages = Stages(directory, stage_disk)
         await self.stages.load()
-        if self._numbers is not None:
-            self._numbers.stages = self.stages.topics_of
+        if self._access is not None:
+            self._access.numbers.stages = self.stages.topics_of
         runtime.hold_producers(lambda: self.stages.held_producers)
         async with trio.open_nursery() as journal_nursery:
             await journal_nursery.start(runtime.journal.run)
@@ -377,18 +370,11 @@ class Broker:
                 nursery.start_soon(self.composing.run)
                 await levels.bucket.start(nursery, journal_nursery)
                 nursery.start_soon(self.stages.run)
-                if self._gate is not None:
-                    await nursery.start(self._gate.run)
-                    if self._oidc is not None:
-                        await nursery.start(self._oidc.run)
-                    from danube.broker.audit_log import AuditLog  # not imported with security off
-
-                    await self._begin_security(store, self._gate)
-                    self._audit_log = AuditLog(self._gate.audit, membership.broker, runtime.clock_us)
-                    nursery.start_soon(self._audit_log.run, self._audit_topic)
+                if self._access is not None:
+                    await self._access.start(nursery, store, directory)
                 await self._serve(faces, task_status)
-                if self._audit_log is not None:
-                    await self._audit_log.close()
+                if self._access is not None:
+                    await self._access.close()
                 nursery.cancel_scope.cancel()
             for journal in (runtime.journal, levels.bucket):
                 with trio.move_on_after(config.drain_timeout_s) as patience:
@@ -438,9 +424,9 @@ class Broker:
                 self.stages.service(),
             ]
             ports.open(native, [])
-            if self._gate is not None:
+            if self._access is not None:
                 others = any(face.services or face.admin_services for face in faces)
-                self._gate.check_served(ports.client, ports.admin, native_only=not others)
+                self._access.gate.check_served(ports.client, ports.admin, native_only=not others)
             self._started.set()
             self.peers.complete()
             task_status.started(self.runtime.addresses)
@@ -486,53 +472,17 @@ class Broker:
 
     # --- Access control ---
 
-    def _make_gate(self, faces: Sequence[Face], secret: bytes | None) -> Gate:
-        """Return the gate through which all calls pass; it lets none pass before the records are loaded."""
-        from danube.broker.security.auditing import Audit  # not imported with security off
-        from danube.broker.security.gate import Gate, Links
-        from danube.broker.security.numbers import NumberedObjects
-        from danube.security.certificates import CertificateRules
-        from danube.security.guard import Guard
-        from danube.security.proofs import upstream_key
-
-        self._numbers = NumberedObjects(faces)
-        config, security = self.config, self.config.security
-        guard = Guard(config.cluster, security.all_limits, trio.current_time())
-        upstream = (
-            [(None, upstream_key(security.upstream.issuer, security.upstream.secret))]
-            if security.upstream is not None
-            else []
-        )
-        issuers = tuple(each.issuer for each in security.oidc)
-        guard.configure(upstream, issuers)
-        if security.oidc:
-            from danube.broker.security.oidc import OidcIssuers
-
-            self._oidc = OidcIssuers(
-                [_issuer(each) for each in security.oidc],
-                security.all_limits,
-                self.runtime.seams.fetch,
-                lambda trusted: guard.configure([*upstream, *trusted], issuers),
-            )
-            guard.on_unknown_key = self._oidc.unknown_key
-        names = CertificateRules(config.cluster, security.spiffe_domain, security.dns_names)
-        links = Links.NONE
-        if secret is not None:
-            links = Links.CERTIFICATE if config.tls is not None and config.tls.certifies_brokers else Links.SECRET
-        audit = Audit(security.all_limits, self.runtime.clock_us)
-        return Gate(guard, self._numbers, lambda: self.runtime.clock_us() / 1e6, names, links, audit)
-
     @property
     def security_known(self) -> int:
         """The revision of the latest change of access control that this broker knows of; 0 with security off."""
-        return self._gate.replica.latest if self._gate is not None else 0
+        return self._access.gate.replica.latest if self._access is not None else 0
 
     def caller(self, _context: Context) -> Principal:
         """Return the principal of a call; with security off, ``ANONYMOUS``."""
         found = current_caller()
         if found is not None:
             return found.principal
-        if self._gate is not None:
+        if self._access is not None:
             raise InternalError("a call of access control has no caller")
         from danube.broker.operations.security import ANONYMOUS
 
@@ -544,90 +494,45 @@ class Broker:
         Raises:
             UnauthenticatedError: the API key proves nothing.
         """
-        if self._gate is None:
+        if self._access is None:
             await trio.lowlevel.checkpoint()
             return "anonymous"
-        return self.operations.security.exchange_key(await self._gate.identify_key(api_key, context))
-
-    async def _begin_security(self, store: MetadataStore, gate: Gate) -> None:
-        """Register the key of this broker, and the first administrator."""
-        from danube.broker.operations.security_start import begin_security
-
-        config, seams = self.config, self.runtime.seams
-        self._signing = await begin_security(
-            store,
-            gate.replica,
-            config.cluster,
-            Path(config.data_directory),
-            config.security.administrator,
-            self.runtime.clock_us,
-            seams.random_bytes,
-        )
-
-    async def _audit_topic(self, first: str) -> Topic:
-        """Return the topic of this broker's audit log; create it if it does not exist.
-
-        A topic that cannot be the log, because it was created before access control was switched on, or because
-        another broker has it now, is left alone: the log has another name then.
-
-        Args:
-            first: its name, if possible.
-        """
-        directory, name = self.directory, first
-        for number in itertools.count(2):
-            record = directory.catalogue.find(name)
-            if record is None:
-                # A rate of the broker's policies must not hold up the log.
-                policies = TopicPolicies(
-                    retention=Retention(max_age_s=self.config.security.audit_retention_s), publish_rate=Rate()
-                )
-                await directory.create(name, Durability.DISK, 0, policies=policies, here=True)
-                record = directory.catalogue.find(name)
-            level = directory.level(record) if record is not None and not record.partitions else None
-            if level is not None and level.keeps and not level.forgets_unsynced:
-                try:
-                    return await directory.search(name)
-                except NotOwnerError as error:
-                    _log.warning(
-                        "the audit log cannot be continued: %s", error, extra=log_event("audit.delayed", topic=name)
-                    )
-            name = f"{first}-{number}"
-        raise AssertionError("unreachable")
+        return self.operations.security.exchange_key(await self._access.gate.identify_key(api_key, context))
 
     def _open_security(self, store: MetadataStore) -> SecurityOperations:
+        if self._access is not None:
+            return self._access.operations(store, self._ports.tls)
         # A broker without access control needs none of this until it is prepared for it.
         from danube.broker.operations.security import LoadedRecords, SecurityOperations
 
-        config, runtime, limits = self.config, self.runtime, self.config.security.all_limits
-        records: Records = LoadedRecords(store, config.cluster, limits)
-        if self._gate is not None:
-            records = self._gate.replica
+        runtime, limits = self.runtime, self.config.security.all_limits
+        records = LoadedRecords(store, self.config.cluster, limits)
         return SecurityOperations(
             store,
             records,
-            config.cluster,
+            self.config.cluster,
             runtime.clock_us,
             runtime.seams.random_bytes,
             limits,
-            self._signing,
+            None,
             self._ports.tls,
-            self._oidc,
+            None,
         )
 
     # --- Information ---
 
-    def _traffic(self) -> tuple[int, int]:
-        """Return how many bytes clients have sent and received."""
-        return self._server.received_bytes, self._server.sent_bytes
+    def info(self) -> api.BrokerInfo:
+        """Return the status that the broker reports about itself."""
+        return self._reports.info()
 
-    def _facts(self) -> BrokerFacts:
-        """Return the figures of this broker that may need attention."""
-        tls = self._ports.tls
-        return facts_of(
-            self.directory,
-            connections=self._server.connections,
-            loop_lag_s=self._pulse.lag_s(),
-            certificate_ends_s=None if tls is None else tls.expires_at_s - self.runtime.clock_us() / 1e6,
+    def _open_metrics(self, store: ObservedStore, storages: OpenedStorages) -> Metrics:
+        access = self._access
+        return self._reports.metrics(
+            store,
+            storages.lanes,
+            staged_bytes=lambda: self.stages.used_bytes,
+            draining=self._drain_wanted.is_set,
+            denials=lambda: None if access is None else access.denials(),
         )
 
     def health(self) -> Health:
@@ -657,71 +562,3 @@ class Broker:
             return error.message
         standing = self.metadata.standing()
         return "their brokers have no leader now" if standing.member and not standing.leader else ""
-
-    def _open_metrics(self, store: ObservedStore, pulse: Pulse, storages: OpenedStorages) -> Metrics:
-        from danube.broker.metrics.collecting import Metrics, Sources  # not every broker is asked
-
-        return Metrics(
-            self.directory,
-            Sources(
-                store=store,
-                servers=lambda: [server for server in (self._ports.client, self._ports.admin) if server is not None],
-                pulse=pulse,
-                lanes=storages.lanes,
-                staged_bytes=lambda: self.stages.used_bytes,
-                draining=self._drain_wanted.is_set,
-                read_process=self.runtime.seams.read_process,
-                denials=self._denials,
-                certificate_expires_s=lambda: None if self._ports.tls is None else self._ports.tls.expires_at_s,
-            ),
-        )
-
-    def _denials(self) -> tuple[int, int] | None:
-        if self._gate is None:
-            return None
-        from danube.security.audit import AuditKind  # not imported with security off
-
-        counts = self._gate.audit.counts
-        return counts[AuditKind.DENIED], counts[AuditKind.REFUSED]
-
-    def info(self) -> api.BrokerInfo:
-        """Return the status that the broker reports about itself."""
-        return broker_info(
-            self.directory,
-            connections=self._server.connections,
-            uptime_s=trio.current_time() - self._started_at,
-            admin_addresses=self.admin_addresses,
-            traffic=self._traffic(),
-            loop_lag_s=self._pulse.lag_s(),
-        )
-
-
-class _Connections:
-    """The open connections of a broker, for its operations."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def connections(self) -> list[ConnectionInfo]:
-        broker = self._broker
-        return broker._ports.connections(broker.directory.broker, broker.runtime.clock_us())
-
-    def end_connection(self, connection_id: str, reason: str) -> bool:
-        return self._broker._ports.end_connection(self._broker.directory.broker, connection_id, reason)
-
-
-def _issuer(config: OidcConfig) -> OidcIssuer:
-    from danube.broker.security.oidc import OidcIssuer
-    from danube.security.claims import OidcClaims
-    from danube.security.roles import PrincipalType
-
-    return OidcIssuer(
-        config.name,
-        config.issuer,
-        config.audiences,
-        config.algorithms,
-        config.jwks,
-        config.ca,
-        OidcClaims(f"{config.name}/", config.name_claim, config.groups_claim, PrincipalType(config.principals)),
-        config.longest_life_s,
-    )

@@ -61,15 +61,15 @@ class Secured:
                 Delete(BINDINGS + name) if record is None else Put(BINDINGS + name, encode_record(record))
             )
         result = await self.running.broker.metadata.transact([], operations)
-        assert self.running.broker._gate is not None
-        await self.running.broker._gate.replica.at(result.revision)
+        assert self.running.broker._access.gate is not None
+        await self.running.broker._access.gate.replica.at(result.revision)
 
     async def limit(self, subject: str, **fields: float) -> None:
         record = PrincipalRecord(quota=PrincipalQuota(**fields))  # type: ignore[arg-type]
         operations = [Put("/security-changes", b""), Put(principal_key(subject), encode_record(record))]
         result = await self.running.broker.metadata.transact([], operations)
-        assert self.running.broker._gate is not None
-        await self.running.broker._gate.replica.at(result.revision)
+        assert self.running.broker._access.gate is not None
+        await self.running.broker._access.gate.replica.at(result.revision)
 
     async def begin(self) -> None:
         cluster = self.running.config.cluster

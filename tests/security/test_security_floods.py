@@ -64,8 +64,8 @@ async def administrator(running: RunningBroker) -> str:
     result = await running.broker.metadata.transact(
         [], [Put(each.key, encode_record(each.record)) for each in changes if each.record is not None]
     )
-    assert running.broker._gate is not None
-    await running.broker._gate.replica.at(result.revision)
+    assert running.broker._access.gate is not None
+    await running.broker._access.gate.replica.at(result.revision)
     return mint(
         CLUSTER_KEY,
         issuer=cluster,

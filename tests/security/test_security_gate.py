@@ -79,8 +79,8 @@ class Secured:
     async def known(self, *changes: Change) -> None:
         """Write records, and wait until the broker knows them."""
         revision = await self.write(*changes)
-        assert self.running.broker._gate is not None
-        replica = self.running.broker._gate._replica
+        assert self.running.broker._access.gate is not None
+        replica = self.running.broker._access.gate._replica
         assert replica is not None
         await replica.at(revision)
 
@@ -556,7 +556,7 @@ async def test_streams_without_a_first_message_end_when_the_rights_are_stale(tmp
         calls.channel.open_stream(api.Method.PUBLISH, metadata=calls.metadata) as stream,
     ):
         await trio.sleep(1)
-        gate = broker.running.broker._gate
+        gate = broker.running.broker._access.gate
         assert gate is not None
 
         async def silent(_key: str) -> Any:
@@ -584,7 +584,7 @@ async def test_a_broker_that_does_not_reach_the_metadata_keeps_rights_for_a_whil
         await broker.bind("service:api", "producer", "/shop/*")
         late = broker.token("service:api")
         async with broker.calling("service:api") as calls, calls.producing() as producer:
-            gate = broker.running.broker._gate
+            gate = broker.running.broker._access.gate
             assert gate is not None
 
             async def silent(_key: str) -> Any:

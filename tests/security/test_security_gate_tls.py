@@ -51,8 +51,8 @@ async def secured(files: Files, *, cluster_secret: bool = False, **tls: Any) -> 
         viewer = BindingRecord(subject="service:api", roles=("viewer",), scope="cluster")
         operations.append(Put(f"{BINDINGS}api", encode_record(viewer)))
         result = await running.broker.metadata.transact([], operations)
-        assert running.broker._gate is not None
-        await running.broker._gate.replica.at(result.revision)
+        assert running.broker._access.gate is not None
+        await running.broker._access.gate.replica.at(result.revision)
         yield running
 
 

@@ -173,8 +173,8 @@ class Matrix:
         stolen = RevocationRecord(expires_us=(self.now_s + 1000) * 1_000_000)
         operations.append(Put(f"{REVOKED}stolen", encode_record(stolen)))
         result = await self.running.broker.metadata.transact([], operations)
-        assert self.running.broker._gate is not None
-        await self.running.broker._gate.replica.at(result.revision)
+        assert self.running.broker._access.gate is not None
+        await self.running.broker._access.gate.replica.at(result.revision)
 
     def authorization(self, caller: str) -> str:
         """Return the header that a caller sends; empty: none."""
@@ -265,7 +265,7 @@ async def test_each_path_and_each_caller_through_a_real_broker(tmp_path: Path, m
         security={"enabled": True, "limits": UNTHROTTLED},
     ) as running:
         broker = running.broker
-        monkeypatch.setattr(broker._gate, "_book", rights_matrix.Belongings())
+        monkeypatch.setattr(broker._access.gate, "_book", rights_matrix.Belongings())
         matrix = Matrix(running)
         await matrix.begin()
         assert broker._ports.admin is not None
@@ -305,7 +305,7 @@ async def test_forgeries_prove_nothing_in_either_protocol(tmp_path: Path, monkey
         admin_listen=["127.0.0.1:0"],
         security={"enabled": True, "limits": UNTHROTTLED},
     ) as running:
-        gate = running.broker._gate
+        gate = running.broker._access.gate
         assert gate is not None
         monkeypatch.setattr(gate, "_wall_s", lambda: float(NOW))
         trusted = keyring()

@@ -424,8 +424,8 @@ async def secured(files: Files, issuer: Issuer, **oidc: Any) -> AsyncGenerator[S
             if each.record is not None
         ]
         result = await running.broker.metadata.transact([], writes)
-        assert running.broker._gate is not None
-        await running.broker._gate.replica.at(result.revision)
+        assert running.broker._access.gate is not None
+        await running.broker._access.gate.replica.at(result.revision)
         yield Secured(running, issuer)
 
 
@@ -490,7 +490,7 @@ async def test_keys_rotate_and_a_stream_ends_with_the_key_of_its_token(files: Fi
                 client.consumer("/default/t", subscription="billing") as consumer,
             ):
                 issuer.publish(ed)
-                oidc = broker.running.broker._oidc
+                oidc = broker.running.broker._access.oidc
                 assert oidc is not None
                 assert await oidc.reload() == [IssuerKeys("login", 1, "")]
                 with trio.fail_after(10), pytest.raises(UnauthenticatedError):

@@ -62,8 +62,8 @@ class Secured:
             key = BINDINGS + name
             operations.append(Delete(key) if record is None else Put(key, encode_record(record)))
         result = await broker.metadata.transact([], operations)
-        assert broker._gate is not None
-        await broker._gate.replica.at(result.revision)
+        assert broker._access.gate is not None
+        await broker._access.gate.replica.at(result.revision)
 
     async def bind(self, name: str, role: str, scope: str) -> None:
         await self.write(**{name: BindingRecord(subject=f"service:{name}", roles=(role,), scope=scope)})
@@ -165,7 +165,7 @@ async def test_each_route_is_judged_as_the_matrix_says(tmp_path: Path, role: str
         if role:
             await broker.bind("caller", role, scope)
         proof = broker.proof("service:caller")
-        gate = broker.web.running.broker._gate
+        gate = broker.web.running.broker._access.gate
         assert gate is not None
         rights = gate._guard.book.rights
         principal = rights_matrix.Principal(rights_matrix.PrincipalType.SERVICE, "caller")
@@ -239,7 +239,7 @@ async def test_streams_end_with_the_right_of_their_caller(tmp_path: Path) -> Non
         status = f"{API}/events"
         async with broker.web.events(status, **proof) as events:
             await events.take(1, "stats")
-            broker_state = broker.web.running.broker._gate
+            broker_state = broker.web.running.broker._access.gate
             assert broker_state is not None
 
 

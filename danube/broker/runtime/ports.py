@@ -191,6 +191,10 @@ class Ports:
                 return True
         return False
 
+    def traffic(self) -> tuple[int, int]:
+        """Return how many bytes clients have sent to the client port, and received from it."""
+        return self.client.received_bytes, self.client.sent_bytes
+
     def _servers(self) -> list[tuple[str, Server]]:
         """Return the servers, each with what ids of its connections begin with, after the name of the broker."""
         return [("", self.client), *([("admin-", self.admin)] if self.admin is not None else [])]
