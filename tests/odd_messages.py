@@ -98,6 +98,8 @@ class OddMessages:
                 return st.sampled_from([each.value for each in cls])
             case inspect.ListType(item):
                 return st.lists(self.plausible(item), max_size=3)
+            case inspect.TupleType(items):
+                return st.tuples(*map(self.plausible, items))
             case inspect.DictType(key, value):
                 names = st.sampled_from(self._names) if isinstance(value, inspect.AnyType) else self.plausible(key)
                 return st.dictionaries(names, self.plausible(value), max_size=2)
