@@ -9,8 +9,6 @@ import socket
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,10 @@ import trio
 from broker.broker_harness import running_broker
 
 import danube
+import danube.web
 from danube.metrics.alerts import ALERTS, rules_file
 from danube.metrics.boards import BOARDS
 from danube.metrics.scrape_config import scrape_config
-from danube.metrics.text import TEXT_TYPE
 
 pytestmark = pytest.mark.extended
 
@@ -225,26 +223,6 @@ def free_port() -> int:
         return port
 
 
-@asynccontextmanager
-async def bridge(client: danube.Client) -> AsyncGenerator[int, None]:
-    """Answer each HTTP request with the metrics of the native call; the value is the port."""
-
-    async def serve(stream: trio.SocketStream) -> None:
-        while b"\r\n\r\n" not in await stream.receive_some():
-            pass
-        body = (await client.admin.metrics()).encode()
-        head = (
-            f"HTTP/1.1 200 OK\r\nContent-Type: {TEXT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        await stream.send_all(head.encode() + body)
-        await stream.aclose()
-
-    async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(trio.serve_tcp, serve, 0)
-        yield listeners[0].socket.getsockname()[1]
-        nursery.cancel_scope.cancel()
-
-
 def ask(url: str, expression: str) -> list[dict[str, Any]]:
     query = urllib.parse.urlencode({"query": expression})
     with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=10) as answer:
@@ -260,25 +238,27 @@ async def test_no_panel_is_empty(promtool: str, tmp_path: Path) -> None:
         pytest.skip(f"prometheus is missing ({DEBIAN})")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    async with running_broker(tmp_path / "broker", patience_s=90) as running, running.client() as client:
+    faces = (danube.web.face,)
+    async with (
+        running_broker(tmp_path / "broker", patience_s=90, faces=faces, http_listen=["127.0.0.1:0"]) as running,
+        running.client() as client,
+    ):
         await client.admin.create_topic(TOPIC)
-        async with bridge(client) as metrics_port:
-            config = tmp_path / "prometheus.yml"
-            (tmp_path / "rules.yml").write_text(rules_file())
-            text = scrape_config([f"127.0.0.1:{metrics_port}"], rules="rules.yml")
-            config.write_text(text.replace("15s", "1s"))
-            command = [prometheus, f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
-            command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_serve, command)
-                for number in range(8):
-                    await load(client, number)
-                    await trio.sleep(1)
-                text = await client.admin.metrics()
-                empty = await _empty_panels(url)
-                (up,) = await trio.to_thread.run_sync(ask, url, "up")
-                same = await trio.to_thread.run_sync(ask, url, "danube_topic_messages_in_total")
-                nursery.cancel_scope.cancel()
+        config = tmp_path / "prometheus.yml"
+        (tmp_path / "rules.yml").write_text(rules_file())
+        config.write_text(scrape_config(running.broker.http_addresses, rules="rules.yml").replace("15s", "1s"))
+        command = [prometheus, f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
+        command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_serve, command)
+            for number in range(8):
+                await load(client, number)
+                await trio.sleep(1)
+            text = await client.admin.metrics()
+            empty = await _empty_panels(url)
+            (up,) = await trio.to_thread.run_sync(ask, url, "up")
+            same = await trio.to_thread.run_sync(ask, url, "danube_topic_messages_in_total")
+            nursery.cancel_scope.cancel()
     assert empty == []
     assert up["value"][1] == "1"
     assert {each["metric"]["topic"]: float(each["value"][1]) for each in same}[TOPIC] == 808
