@@ -44,7 +44,11 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     signal ends the process at once. ``faces`` as in :class:`danube.broker.Broker`.
     """
     output = LogOutput(config.log_format, sys.stderr)
-    output.install(config.log_level)
+    with output.installed(config.log_level):
+        return _run(config, faces, output)
+
+
+def _run(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOutput) -> int:
     keep_large_buffers()
     config = msgspec.structs.replace(config, limits=fit_to_descriptors(config.limits, config.journal_files))
     was_ready: list[bool] = []
@@ -58,8 +62,6 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
             _log.error("%s", failure, extra=log_event("broker.failed"))
         print(f"error: {failure}", file=sys.stderr, flush=True)  # noqa: T201 - the final error line of a process
         return exit_code(failure)
-    finally:
-        output.flush_repeats()
 
 
 async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOutput, was_ready: list[bool]) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import trio
@@ -45,15 +46,23 @@ class LogOutput(logging.StreamHandler[TextIO]):
         """Made with the first repeating event; most brokers have none."""
         self.setFormatter(logging.Formatter(_TEXT) if format == "text" else _JsonFormatter())
 
-    def install(self, level: str) -> None:
-        """Make this the only output of the process.
+    @contextmanager
+    def installed(self, level: str) -> Iterator[None]:
+        """Be the only output of the process within the context, and report the last repeats at its end.
 
         Args:
             level: below which lines are left out, ``info`` for instance.
         """
         root = logging.getLogger()
+        former, former_level = root.handlers[:], root.level
         root.handlers[:] = [self]
         root.setLevel(level.upper())
+        try:
+            yield
+        finally:
+            self.flush_repeats()
+            root.handlers[:] = former
+            root.setLevel(former_level)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, unless it repeats one of the last minute."""

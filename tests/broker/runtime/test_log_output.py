@@ -93,3 +93,19 @@ def test_repeats_are_counted_in_text_too() -> None:
     first, again = output.lines()
     assert first.endswith("the handler of /x failed")
     assert again.endswith("the handler of /x failed (repeated: 2 lines in the last minute were left out)")
+
+
+def test_a_process_that_goes_on_has_its_former_output_again() -> None:
+    root = logging.getLogger()
+    former = root.handlers[:], root.level
+    output = Output("text")
+    with output.handler.installed("error"):
+        root.warning("left out")
+        root.error("the handler failed", extra=log_event("call.failed", repeating=True))
+        root.error("the handler failed", extra=log_event("call.failed", repeating=True))
+    root.error("elsewhere")
+    assert [line.partition(": ")[2] for line in output.lines()] == [
+        "the handler failed",
+        "the handler failed (repeated: 1 lines in the last minute were left out)",
+    ]
+    assert (root.handlers, root.level) == former
