@@ -221,5 +221,5 @@ def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
         finally:
             it.kill()
     assert "listening on 127.0.0.1:6650; admin on 127.0.0.1:50051; data in ./danube-data; durability disk" in line
-    assert line.endswith("; http http://127.0.0.1:8650/\n")
+    assert line.endswith("; console http://127.0.0.1:8650/\n")
     assert (tmp_path / "danube-data" / "lock").exists()

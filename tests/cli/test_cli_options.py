@@ -150,7 +150,8 @@ COMMANDS = dict(commands(ROOT))
 @st.composite
 def arguments(draw: st.DrawFn, words: tuple[str, ...], command: Any) -> list[str]:
     """Return a command line that is valid, but for a few of its words."""
-    odd = draw(st.sets(st.sampled_from([each.name for each in command.params]), max_size=3))
+    names = [each.name for each in command.params]
+    odd = draw(st.sets(st.sampled_from(names), max_size=3)) if names else set()
     options, positional = [*FORCED.get(words, [])], []
     for parameter in command.params:
         spoilt = parameter.name in odd
@@ -280,8 +281,11 @@ def judge(words: list[str]) -> None:
     shown = f"{[word[:60] for word in words]}: exit code {done.exit_code}, {done.stderr[-2000:]!r}"
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise AssertionError(f"{shown} {done.exception!r}") from done.exception
-    assert done.exit_code in DOCUMENTED, shown
     assert "Traceback" not in done.stderr, shown
+    if words[0] == "check" and done.exit_code == 3:  # the code of monitoring plugins for a check that is wrong itself
+        assert done.stdout.startswith("DANUBE UNKNOWN - "), shown
+        return
+    assert done.exit_code in DOCUMENTED, shown
     if done.exit_code not in (0, 1, 2, 130):
         errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1, shown

@@ -11,7 +11,7 @@ import pytest
 from brokers import BrokerProcess
 
 from danube.client.sync import Message, connect
-from danube.model.errors import InvalidArgumentError, RequestFailedError
+from danube.model.errors import ClosedError, InvalidArgumentError, RequestFailedError
 from danube.model.policies import Durability
 
 
@@ -104,3 +104,10 @@ def test_the_blocking_client_has_the_remaining_methods_of_the_asynchronous_one(
         (row,) = client.stages.describe("job").stages
         assert (row.stage_id, client.stages.last_batch("job")) == (staged.stage_id, None)
         client.stages.abort("job", 0)
+
+
+def test_a_closed_client_says_so(broker: BrokerProcess) -> None:
+    with connect(broker.url) as client:
+        assert client.admin.info().connections
+    with pytest.raises(ClosedError, match="the client is closed"):
+        client.admin.info()

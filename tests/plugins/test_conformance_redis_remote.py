@@ -12,6 +12,7 @@ from redis_servers import DURABLE, RedisServer
 from storage_server_harness import Serving, StorageServerProcess, serving, until
 
 from danube.storage import MemoryBackend, MemorySpace, StorageBackend, open_backend
+from danube.storage_server._admission import Admission
 from danube.testing.storage import StorageConformance
 
 
@@ -76,7 +77,7 @@ class TestRemoteMemory(StorageConformance):
     @asynccontextmanager
     async def open_denied(self) -> AsyncIterator[StorageBackend]:
         async with self._serving(token="right") as one, open_backend(one.url(query="?token=right")) as backend:
-            one.service._token = "changed"
+            one.service._admission = Admission("changed")
             yield backend
 
 

@@ -429,7 +429,8 @@ def test_what_is_sent_to_a_consumer_that_is_being_opened_is_no_repetition(monkey
     @asynccontextmanager
     async def open_slowly(client: Client, *args: Any, **options: Any) -> AsyncIterator[Consumer]:
         async with open_consumer(client, *args, **options) as consumer:
-            await trio.sleep(3)  # as if the owner of another partition were away
+            # As if the owner of another partition were away; less than the ack timeout, after which it gives back.
+            await trio.sleep(2.5)
             yield consumer
 
     open_consumer = Client.consumer

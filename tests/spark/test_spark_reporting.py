@@ -8,6 +8,7 @@ import pytest
 from brokers import BrokerProcess
 from sparks import publish
 
+from danube.client import sync
 from danube.client.sync import Client, Jobs
 from danube.model.errors import DataLossError, PermissionDeniedError
 from danube.model.ids import Offset, TopicId
@@ -136,3 +137,11 @@ def test_a_sink_is_listed_with_what_it_has_committed_and_dropped(broker: BrokerP
     writer.abort([written(2)], 2)
     job = eventually_listed(client, "copy-sink", 6)
     assert (job.rows, job.error) == (6, "batch 2 has failed, and its rows were dropped")
+
+
+def test_a_reporter_whose_client_is_closed_ends_quietly(broker: BrokerProcess) -> None:
+    with sync.connect(broker.url) as client:
+        reporter = Reporter(client, "closed", every_s=0.05)
+    reporter.note({"/default/report-closed": Standing(1, 2)})
+    reporter._thread.join(30)
+    assert not reporter._thread.is_alive()

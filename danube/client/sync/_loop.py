@@ -72,6 +72,7 @@ class Loop:
         self._ended_by: int | None = None
         """The thread that ended the loop because the process ends (the one that runs the exit handlers)."""
         self._forked = False
+        self._stopped = False
         _loops.add(self)
 
     @property
@@ -126,6 +127,7 @@ class Loop:
 
     def stop(self, *, cancel: bool) -> None:
         """End the loop and its thread, when all its tasks have ended or, with ``cancel``, were cancelled."""
+        self._stopped = True
         with suppress(RuntimeError):  # it has failed, and its thread has reported the reason
             self._portal.call(self._portal.stop, cancel)
         self._thread.join()
@@ -164,6 +166,8 @@ class Loop:
             yield
         except (CancelledError, RuntimeError) as error:  # the loop was cancelled, or has ended
             if not self.over:
+                if self._stopped:
+                    raise ClosedError("the client is closed") from error
                 raise
             if self._ended_by != threading.get_ident():
                 time.sleep(EXIT_LINGER_S)  # most threads never wake: the interpreter stops them here

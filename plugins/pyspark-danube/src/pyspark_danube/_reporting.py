@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from danube.model.errors import DanubeError, PermissionDeniedError, UnimplementedError
+from danube.model.errors import ClosedError, DanubeError, PermissionDeniedError, UnimplementedError
 from danube.model.names import split_partition
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ class Reporter:
                 except (PermissionDeniedError, UnimplementedError) as refusal:
                     self._over = True
                     logger.info("the query is not in the list of jobs: %s", refusal)
+                    return
+                except ClosedError:  # the client of the query, which has ended
+                    self._over = True
                     return
                 except DanubeError as problem:
                     logger.debug("a report of job %s failed: %s", self._name, problem)
