@@ -27,6 +27,7 @@ import urllib.request
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
 from typing import Self
@@ -153,6 +154,11 @@ class StorageServer(ABC):
         """SIGSTOP: connections stay open and nothing is answered."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # Its threads stop one by one: on a busy machine one of them may still answer.
+        deadline = time.monotonic() + 20
+        while any(state not in "TtZX" for state in _states(self._process.pid)):
+            assert time.monotonic() < deadline, "the server does not stop"
+            time.sleep(0.005)
 
     def thaw(self) -> None:
         """Undo :meth:`freeze`."""
@@ -185,6 +191,15 @@ class _S3Server(StorageServer):
     def remove_bucket(self, name: str) -> None:
         """Remove an empty bucket."""
         _seaweed.send_signed(self.port, "DELETE", f"/{name}")
+
+
+def _states(pid: int) -> list[str]:
+    """Return the states of the threads of a process, as in ``/proc``."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found.append(path.read_text().rpartition(") ")[2][0])
+    return found
 
 
 class SeaweedServer(_S3Server):
