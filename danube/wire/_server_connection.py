@@ -150,6 +150,7 @@ class ServerConnection:
         self.since = now = trio.current_time()
         """When it was accepted, on Trio's clock."""
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
+        self.protocol.http_url = server.http_url
         self._transport = transport
         self._streams: dict[int, CallStream] = {}
         self._calls: dict[int, UnaryCall] = {}

@@ -34,13 +34,6 @@ __all__ = ["ERROR_TRAILER", "GrpcConnection"]
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HTTP1 = re.compile(rb"[A-Z]{3,10} ")
 _MAYBE_HTTP1 = re.compile(rb"[A-Z]{1,10}")
-_HTTP1_BODY = b"This port speaks gRPC over HTTP/2 with prior knowledge. Use a Danube client.\n"
-_HTTP1_ANSWER = (
-    b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n" % len(_HTTP1_BODY)
-) + _HTTP1_BODY
-
-
 _TLS_HELLO = re.compile(rb"\x16\x03[\x00-\x04]?")
 _TLS_REFUSAL = b"\x15\x03\x01\x00\x02\x02\x28"
 """A TLS record: fatal alert, handshake_failure."""
@@ -50,13 +43,29 @@ _PADDED = FrameType.PADDED
 _END_STREAM = FrameType.END_STREAM
 
 
+def _http1_answer(http_url: str) -> bytes:
+    """Return what a browser or curl gets. ``http_url`` is where HTTP/1 is spoken; empty: nowhere."""
+    use = f"Use a Danube client, or {http_url} for HTTP" if http_url else "Use a Danube client"
+    body = f"This port speaks gRPC over HTTP/2 with prior knowledge. {use}.\n".encode()
+    head = (
+        "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 class GrpcConnection(RepeatedCalls):
     """The state machine of one connection, for either role.
 
     ``now`` is in seconds on any monotonic clock. ``message_limit`` (servers) returns the largest request message in
     bytes for a path. A client passes the limit with each request. Errors of the peer are returned by :meth:`receive` as
     events; methods do not raise them unless documented.
+
+    Attributes:
+        http_url: where a peer that speaks HTTP/1 is sent; empty: nowhere.
     """
+
+    http_url: str = ""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Process bytes that arrived at time ``now``, return their events. Never raises for errors of the peer."""
@@ -134,7 +143,7 @@ class GrpcConnection(RepeatedCalls):
             return size
         if _HTTP1.match(data):
             self._outgoing.take(0)
-            self._outgoing.raw(_HTTP1_ANSWER)
+            self._outgoing.raw(_http1_answer(self.http_url))
             self._terminated = ConnectionTerminated(
                 int(ErrorCodes.HTTP_1_1_REQUIRED), "the peer speaks HTTP/1; this port takes only HTTP/2"
             )

@@ -69,6 +69,8 @@ class Server:
         self.refusal = refusal
         """Why calls are refused now; may be changed until the server is open."""
         self._add(services)
+        self.http_url = ""
+        """Where peers that speak HTTP/1 are sent; empty: nowhere."""
         self.draining = trio.Event()
         """Set when :meth:`drain` begins, for handlers of long streams."""
         self.linger_s = LINGER_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import trio
 from web_harness import TOPIC, web_broker
 
 
@@ -19,6 +20,14 @@ async def test_metrics_count_what_was_published(tmp_path: Path) -> None:
         said = await web.ask("GET", "/metrics", headers=accept)
         assert said.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
         assert said.data.endswith(b"# EOF\n")
+
+
+async def test_a_scraper_of_the_client_port_is_sent_to_the_other_one(tmp_path: Path) -> None:
+    async with web_broker(tmp_path) as web:
+        async with await trio.open_tcp_stream("127.0.0.1", web.running.port) as stream:
+            await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            said = b"".join([data async for data in stream])
+        assert f"or http://127.0.0.1:{web.port}/ for HTTP.".encode() in said
 
 
 async def test_detailed_metrics_are_of_the_topics_that_match(tmp_path: Path) -> None:

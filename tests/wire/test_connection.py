@@ -275,6 +275,16 @@ def test_http1_gets_an_answer_that_a_person_can_read(request_line: bytes, step: 
     answer = server.data_to_send()
     assert answer.startswith(b"HTTP/1.1 505 ")
     assert b"gRPC over HTTP/2" in answer
+    assert answer.endswith(b"Use a Danube client.\n")
+
+
+def test_http1_is_sent_to_the_port_that_speaks_it() -> None:
+    server = server_connection()
+    server.http_url = "http://127.0.0.1:8650/"
+    server.receive(b"GET /metrics HTTP/1.1\r\n\r\n", 0.0)
+    head, _, body = server.data_to_send().partition(b"\r\n\r\n")
+    assert body.endswith(b"Use a Danube client, or http://127.0.0.1:8650/ for HTTP.\n")
+    assert b"Content-Length: %d" % len(body) in head
 
 
 def test_a_client_that_meets_http1_says_so() -> None:

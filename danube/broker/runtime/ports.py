@@ -108,6 +108,9 @@ class Ports:
             self.admin = Server(admin_services, few, codecs=codecs, refusal=refusal, poller=poller, tls=self.tls)
             servers.append(self.admin)
         self.http = http(self) if http is not None and self._http_listeners else None
+        for server in servers if self.http is not None else ():
+            tls = self._config.tls
+            server.http_url = f"{'http' if tls is None or tls.plaintext else 'https'}://{self.http_addresses[0]}/"
         if blocks is not None:
             if self.http is not None:
                 self.http.blocks = blocks
