@@ -85,5 +85,5 @@ async def test_others_keep_nine_tenths_of_the_server(tmp_path: Path) -> None:
     assert share <= 0.10, told
     assert opening / CONNECTIONS <= 0.001, told  # another 15 s later the next ones can come: 7 % in the mean at most
     assert grown <= 64 * MIB, told
-    assert gone_s <= GONE_S + 10.0, told  # a busy machine ends two thousand of them one after the other
+    assert gone_s <= GONE_S + 3.0, told
     assert took_s < 60, told
