@@ -27,7 +27,7 @@ from typing import IO, Any, Self
 import msgspec
 import psutil
 
-__all__ = ["Outcome", "Processes", "Work", "Worker", "WorkerError", "free_port", "interrupt"]
+__all__ = ["Outcome", "Processes", "Work", "Worker", "WorkerError", "interrupt"]
 
 _PR_SET_PDEATHSIG = 1
 _ROOT = Path(__file__).resolve().parents[1]
@@ -68,13 +68,6 @@ class Outcome(msgspec.Struct, kw_only=True):
     cpu_s: float = 0.0
     values: dict[str, float] = {}
     """What else the worker has found out, by metric."""
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _begin_child(mask: set[int]) -> None:

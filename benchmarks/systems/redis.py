@@ -8,7 +8,8 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks._processes import Processes, free_port
+from benchmarks._ports import free_port
+from benchmarks._processes import Processes
 from benchmarks.systems._base import Server, System
 
 __all__ = ["Redis"]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from brokers import free_port
+from ports import free_port
 from typer.testing import CliRunner
 
 from danube.cli.app import app

@@ -278,6 +278,8 @@ def test_a_second_broker_on_the_same_data_is_refused(broker):
             "127.0.0.1:0",
             "--admin-listen",
             "none",
+            "--http-listen",
+            "none",
             "--data-dir",
             str(broker.data_directory),
         ],

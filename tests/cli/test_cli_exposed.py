@@ -43,7 +43,17 @@ def test_a_name_is_what_it_resolves_to(tmp_path: Path, monkeypatch: pytest.Monke
         return real("0.0.0.0" if host in ("here", b"here") else host, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    words = ["serve", "--data-dir", str(tmp_path), "--admin-listen", "none", "--listen", "here:0"]
+    words = [
+        "serve",
+        "--data-dir",
+        str(tmp_path),
+        "--admin-listen",
+        "none",
+        "--http-listen",
+        "none",
+        "--listen",
+        "here:0",
+    ]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 78, done.output
     assert "other machines can reach 0.0.0.0:" in done.stderr
@@ -78,7 +88,17 @@ def test_the_risk_is_accepted_in_one_of_three_ways(tmp_path: Path, monkeypatch: 
 
 
 def test_the_option_overrides_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["serve", "--data-dir", str(tmp_path), "--admin-listen", "none", "--listen", "0.0.0.0:0"]
+    words = [
+        "serve",
+        "--data-dir",
+        str(tmp_path),
+        "--admin-listen",
+        "none",
+        "--http-listen",
+        "none",
+        "--listen",
+        "0.0.0.0:0",
+    ]
     monkeypatch.setenv("DANUBE_INSECURE", "1")
     assert CliRunner().invoke(app, [*words, "--no-insecure"]).exit_code == 78
     monkeypatch.setenv("DANUBE_INSECURE", "yes")

@@ -78,7 +78,17 @@ def run(prepare: str, *arguments: str, ignored: bool = False) -> subprocess.Comp
 
 
 def serve(directory: Path) -> list[str]:
-    return ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "none", "--data-dir", str(directory / "data")]
+    return [
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "none",
+        "--http-listen",
+        "none",
+        "--data-dir",
+        str(directory / "data"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["danube.cli.serve", "danube.broker.run"])

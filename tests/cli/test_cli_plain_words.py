@@ -52,7 +52,18 @@ def test_wrong_values_are_told_in_plain_words(arguments, said):
 
 def test_a_failed_start_says_why_once(broker, tmp_path):
     listen = broker.url.removeprefix("danube://")
-    command = [sys.executable, "-m", "danube", "serve", "--listen", listen, "--data-dir", str(tmp_path / "other")]
+    command = [
+        sys.executable,
+        "-m",
+        "danube",
+        "serve",
+        "--listen",
+        listen,
+        "--http-listen",
+        "none",
+        "--data-dir",
+        str(tmp_path / "other"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 65
     assert done.stderr.count("cannot listen on") == 1

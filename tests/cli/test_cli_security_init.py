@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from brokers import BrokerProcess, danube, free_port
+from brokers import BrokerProcess, danube
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from ports import free_port
 from typer.testing import CliRunner
 
 from danube.broker.operations.security_start import SIGNING_KEY

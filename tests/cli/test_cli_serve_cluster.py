@@ -43,7 +43,17 @@ def test_what_cannot_work_is_refused(tmp_path: Path, options: list[str], said: s
         (tmp_path / name).chmod(mode)
     given = [str(tmp_path / each) if each.isupper() else each for each in options]
     listen = [] if "--listen" in options else ["--listen", "127.0.0.1:0"]
-    words = ["serve", "--data-dir", str(tmp_path / "data"), "--admin-listen", "none", *listen, *given]
+    words = [
+        "serve",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--admin-listen",
+        "none",
+        "--http-listen",
+        "none",
+        *listen,
+        *given,
+    ]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 78, done.output
     assert said in done.stderr.replace("\n", " ")
@@ -51,7 +61,17 @@ def test_what_cannot_work_is_refused(tmp_path: Path, options: list[str], said: s
 
 
 def test_a_list_without_this_broker_is_refused(tmp_path: Path) -> None:
-    words = ["serve", "--data-dir", str(tmp_path / "data"), "--admin-listen", "none", "--listen", "127.0.0.1:0"]
+    words = [
+        "serve",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--admin-listen",
+        "none",
+        "--http-listen",
+        "none",
+        "--listen",
+        "127.0.0.1:0",
+    ]
     done = CliRunner().invoke(app, [*words, "--peers", "127.0.0.1:1-3"])
     assert done.exit_code == 78, done.output
     assert "none of 127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3 is an address of this broker" in done.stderr

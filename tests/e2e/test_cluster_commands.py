@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_ports
 from typer.testing import CliRunner
 
 from danube.cli.app import app
@@ -27,24 +27,11 @@ PATIENCE_S = 40.0
 pytestmark = pytest.mark.slow
 
 
-def free_ports(count: int) -> int:
-    """Return the first of so many free ports in a row."""
-    for first in range(21_000 + os.getpid() % 5_000, 60_000, 17):
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-    raise AssertionError("there are no free ports")
-
-
 class Trial:
     """``danube cluster try``, and commands for its cluster."""
 
     def __init__(self, directory: Path) -> None:
-        self.port = free_ports(3)
+        self.port = free_ports(3)[0]
         self.lines: list[str] = []
         self.others: list[subprocess.Popen[bytes]] = []
         command = ["cluster", "try", "--brokers", "3", "--dir", str(directory), "--base-port", str(self.port)]

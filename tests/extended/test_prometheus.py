@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 from broker.broker_harness import running_broker
+from ports import free_port
 
 import danube
 import danube.web
@@ -214,13 +214,6 @@ async def load(client: danube.Client, number: int) -> None:
         await consumer.flush_acks()
         await producer.send(b"left over")
     await client.admin.seal_topic(TOPIC)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def ask(url: str, expression: str) -> list[dict[str, Any]]:

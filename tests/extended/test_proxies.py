@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from brokers import BrokerProcess, free_port
+from brokers import BrokerProcess
+from ports import free_port
 
 import danube
 from danube.client import Client

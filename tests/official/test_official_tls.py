@@ -12,9 +12,10 @@ from pathlib import Path
 import grpc
 import pytest
 import trio
-from brokers import BrokerProcess, free_port
+from brokers import BrokerProcess
 from certificates import Files, make_files
 from official_client import Official, Script
+from ports import free_port
 
 from danube.compat.proto import danube_admin_pb2 as admin_pb
 

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from brokers import free_port
+from ports import free_port
 from storage_servers import FakeGcsServer
 
 pytestmark = pytest.mark.timeout(300)
@@ -118,7 +118,7 @@ def test_a_topic_is_sealed_to_google_by_what_was_installed(
     port = free_port()
     url = f"danube://127.0.0.1:{port}"
     storage = fake_gcs.storage_url(bucket, "prefix").replace("gcs://", "gs://")
-    serve = [danube, "serve", "--listen", f"127.0.0.1:{port}", "--admin-listen", "none"]
+    serve = [danube, "serve", "--listen", f"127.0.0.1:{port}", "--admin-listen", "none", "--http-listen", "none"]
     serve += ["--data-dir", tmp_path / "data", "--storage", storage]
     lines = [f"message {number}" for number in range(1000)]
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-from benchmarks._seaweed import free_ports
+from ports import free_ports
 
 READY_S = 30.0
 QUICK = ("--heartbeat-interval", "30", "--election-timeout", "300")

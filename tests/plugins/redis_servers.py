@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from benchmarks._seaweed import free_ports
+from ports import free_ports
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 

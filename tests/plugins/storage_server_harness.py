@@ -16,7 +16,8 @@ from functools import partial
 
 import msgspec
 import trio
-from brokers import READY_TIMEOUT_S, free_port
+from brokers import READY_TIMEOUT_S
+from ports import free_port
 
 from danube.model.limits import Limits
 from danube.model.tls import TlsConfig

@@ -7,7 +7,7 @@ import uuid
 from urllib.parse import quote
 
 import pytest
-from brokers import free_port
+from ports import free_port
 from storage_servers import AZURITE_KEY, AzuriteServer
 
 from danube.storage import open_backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from brokers import free_port
+from ports import free_port
 from storage_servers import FakeGcsServer
 
 from danube.storage import open_backend

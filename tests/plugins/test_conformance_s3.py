@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import ClassVar
 
 import pytest
-from brokers import free_port
+from ports import free_port
 from storage_servers import S3_REGION, MotoServer, SeaweedServer
 
 from danube.model.limits import MIB

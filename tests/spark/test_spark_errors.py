@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from brokers import BrokerProcess, free_port
+from brokers import BrokerProcess
+from ports import free_port
 from sparks import publish
 from storage_servers import S3_KEY, S3_SECRET, SeaweedServer
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from brokers import BrokerProcess, free_port
+from brokers import BrokerProcess
+from ports import free_port
 from sparks import nothing_staged
 
 from danube.client.sync import Client, connect
