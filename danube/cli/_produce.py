@@ -66,6 +66,7 @@ class ProduceOptions(msgspec.Struct, frozen=True, kw_only=True):
     texts: list[bytes] = []
     key: str | None = None
     key_field: str | None = None
+    attributes: dict[str, str] = {}
     rate: float | None = None
     count: int | None = None
     producer_name: str | None = None
@@ -119,6 +120,8 @@ class _Job:
         self._feeding = trio.CancelScope()
         self._lanes: list[_Lane] = []
         self._send_options: dict[str, Any] = {}
+        if options.attributes:
+            self._send_options["attributes"] = options.attributes
         if options.deliver_after_s is not None:
             self._send_options["deliver_after_s"] = options.deliver_after_s
         if options.deliver_at is not None:

@@ -46,6 +46,10 @@ def produce(
         str | None,
         typer.Option(metavar="NAME", help="Lines are JSON objects; the value of this field is the message's key."),
     ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option("-a", "--attribute", metavar="NAME=VALUE", help="Attribute of every message; repeat for more."),
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Messages per second; by default as fast as possible.")
     ] = None,
@@ -106,6 +110,7 @@ def produce(
         texts=[text.encode("utf-8", "surrogateescape") for text in message or []],
         key=key,
         key_field=key_field,
+        attributes=_attributes(attribute or []),
         rate=rate,
         count=count,
         producer_name=producer_name,
@@ -118,3 +123,15 @@ def produce(
     )
     if not _produce.run(options, url, context, output):
         raise typer.Exit(130)
+
+
+def _attributes(texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not name or not separator:
+            raise typer.BadParameter(f"--attribute {text!r}: give NAME=VALUE, such as source=web")
+        if name in found:
+            raise typer.BadParameter(f"--attribute {name} is given twice; an attribute has one value")
+        found[name] = value
+    return found

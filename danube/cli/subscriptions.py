@@ -1,4 +1,4 @@
-"""``danube subscriptions``: lists, moves and deletes subscriptions, and explains why one does not move.
+"""``danube subscriptions``: lists, creates, moves and deletes subscriptions, and explains why one does not move.
 
 Their policies are in ``subscription_policy``.
 """
@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from danube.cli import _seek, subscription_policy
+from danube.cli._choices import choice_option
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._names import OptionalTopicArgument, SubscriptionArgument, TopicArgument
 from danube.cli._output import Output, OutputOption, plural, show_rows
+from danube.cli._positions import parse_position
 from danube.cli._questions import YesOption, confirm
 from danube.model.errors import InvalidArgumentError
+from danube.model.policies import LATEST, SubscriptionType
 
 if TYPE_CHECKING:
     from danube.model.api import SubscriptionInfo
 
 __all__ = ["subscriptions_app"]
 
-subscriptions_app = typer.Typer(no_args_is_help=True, help="Describe, change, move, delete and explain subscriptions.")
+subscriptions_app = typer.Typer(
+    no_args_is_help=True, help="Create, describe, change, move, delete and explain subscriptions."
+)
 
 _COLUMNS: Final = {
     "topic": "topic",
@@ -105,6 +110,31 @@ def describe_subscription(
     if consumers and output is Output.TABLE:
         print()
         _show(consumers, _CONSUMER_COLUMNS, output)
+
+
+@subscriptions_app.command("create")
+def create_subscription(
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
+    type: Annotated[
+        SubscriptionType, choice_option(SubscriptionType, "-t", "--type", help="How consumers share it.")
+    ] = SubscriptionType.EXCLUSIVE,
+    start: Annotated[
+        str, typer.Option(metavar="POSITION", help="earliest, latest, an offset, an ISO 8601 time, or '2h ago'.")
+    ] = LATEST,
+    url: UrlOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Create a subscription without consuming: from now on its messages wait for a consumer.
+
+    Consumers create theirs themselves. One that exists with this type stays as it is.
+    """
+    place = parse_position(start)
+    found = run_with_client(
+        lambda client: client.admin.create_subscription(topic, subscription, type=type, start=place), url, context
+    )
+    backlog = plural(sum(row.backlog_messages for row in found), "message")
+    print(f"subscription {subscription} of {topic} ({type}): {backlog} to deliver")
 
 
 @subscriptions_app.command("explain")

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from danube.client._by_partition import joined_explanation, joined_info, parts_of
-from danube.client._checks import as_durability, check_list, check_seconds, plain, start_position
+from danube.client._checks import as_durability, check_list, check_seconds, choice, plain, start_position
 from danube.client._retry import Retry
 from danube.client._tasks import together
 from danube.model import api, history_api
@@ -53,7 +53,7 @@ from danube.model.overview_api import (
     SubscriptionOverview,
     SubscriptionRow,
 )
-from danube.model.policies import Durability, Retention
+from danube.model.policies import Durability, Retention, SubscriptionType
 from danube.model.policy_api import ChangePolicies, ChangeSubscriptionPolicy, PolicyMethod, PolicyReport, ShowPolicies
 from danube.model.query_api import GetTopicNames, QueryMethod, TopicNames
 from danube.model.quotas import ChangeQuota, QuotaMethod, QuotaReport, ShowQuota
@@ -315,6 +315,44 @@ class Admin:
         request = _reference(topic, subscription)
         found = await self._of_parts(self._read, api.Method.EXPLAIN_SUBSCRIPTION, request, api.Explanation)
         return found[0] if len(found) == 1 else joined_explanation(topic, found)
+
+    async def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: SubscriptionType | str = SubscriptionType.EXCLUSIVE,  # noqa: A002 - the word of the API
+        start: str | int | datetime = "latest",
+    ) -> list[api.SubscriptionInfo]:
+        """Create a subscription without consuming, so that messages are kept for it from now on.
+
+        One that exists with this type stays as it is.
+
+        Args:
+            topic: a plain topic, a partition, or a partitioned topic.
+            subscription: its name.
+            type: how consumers share it.
+            start: ``"latest"``, ``"earliest"``, an offset, or the first message at or after a time.
+
+        Returns:
+            One row for each partition.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+            SubscriptionTypeMismatchError: the subscription exists with another type.
+            LimitExceededError: the topic has as many subscriptions as it may have.
+        """
+        _reference(topic, subscription)
+        where, time_us = start_position(start)
+        request = api.CreateSubscription(
+            topic=topic,
+            subscription=subscription,
+            type=choice(SubscriptionType, "type", type),
+            start=where,
+            start_time_us=time_us,
+        )
+        found = await self._of_parts(self._change, api.Method.CREATE_SUBSCRIPTION, request, api.SubscriptionList)
+        return [row for each in found for row in each.subscriptions]
 
     async def seek_subscription(self, topic: str, subscription: str, position: str | int | datetime) -> None:
         """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message at or after a time."""

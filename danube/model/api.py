@@ -109,6 +109,7 @@ class Method:
     LIST_SUBSCRIPTIONS: Final = "/danube.native.v1.Subscriptions/List"
     DESCRIBE_SUBSCRIPTION: Final = "/danube.native.v1.Subscriptions/Describe"
     EXPLAIN_SUBSCRIPTION: Final = "/danube.native.v1.Subscriptions/Explain"
+    CREATE_SUBSCRIPTION: Final = "/danube.native.v1.Subscriptions/Create"
     SEEK_SUBSCRIPTION: Final = "/danube.native.v1.Subscriptions/Seek"
     DELETE_SUBSCRIPTION: Final = "/danube.native.v1.Subscriptions/Delete"
 
@@ -603,6 +604,17 @@ class DeleteSubscription(_Message):
 
     topic: str
     subscription: str
+
+
+class CreateSubscription(_Message, kw_only=True):
+    """Creates a subscription, in all partitions of a topic; one that exists with this type stays as it is."""
+
+    topic: str
+    subscription: str
+    type: SubscriptionType = SubscriptionType.EXCLUSIVE
+    start: str | int = LATEST
+    """As of :class:`ConsumeOpen`."""
+    start_time_us: int = 0
 
 
 class SeekSubscription(_Message):

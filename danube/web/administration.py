@@ -278,6 +278,12 @@ async def show_subscription(call: ApiCall) -> Any:
     return await call.native(_M.DESCRIBE_SUBSCRIPTION, _reference(call))
 
 
+async def create_subscription(call: ApiCall) -> Any:
+    """Create a subscription."""
+    request = as_native(call.body, api.CreateSubscription, topic=call.topic, subscription=call.path["subscription"])
+    return await call.native(_M.CREATE_SUBSCRIPTION, request)
+
+
 async def delete_subscription(call: ApiCall) -> None:
     """Delete a subscription."""
     await call.check_match()
@@ -379,6 +385,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
             list_all_subscriptions,
             list_subscriptions,
             show_subscription,
+            create_subscription,
             delete_subscription,
             explain_subscription,
             change_subscription_policy,

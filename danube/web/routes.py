@@ -415,6 +415,16 @@ ROUTES: Final[tuple[Route, ...]] = (
         answer=twin(api.SubscriptionList),
     ),
     Route(
+        "PUT",
+        _SUBSCRIPTION,
+        "create_subscription",
+        "Create a subscription without consuming; one that exists with this type stays as it is.",
+        (_M.CREATE_SUBSCRIPTION,),
+        body=without(api.CreateSubscription, "topic", "subscription"),
+        optional_body=True,
+        answer=twin(api.SubscriptionList),
+    ),
+    Route(
         "DELETE",
         _SUBSCRIPTION,
         "delete_subscription",

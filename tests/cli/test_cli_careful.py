@@ -154,3 +154,20 @@ def test_a_bare_name_is_in_the_namespace_of_the_context(broker, tmp_path):
     assert "/shop/tills" in run(broker, "topics", "describe", "tills", "--context", "here", **where).stdout
     by_variable = {**where, "DANUBE_CONTEXT": "here"}
     assert "/shop/tills" in run(broker, "topics", "describe", "tills", **by_variable).stdout
+
+
+def test_a_subscription_is_created_before_its_consumer(broker):
+    run(broker, "topics", "create", "/default/early")
+    made = run(broker, "subscriptions", "create", "/default/early", "billing", "-t", "shared")
+    assert made.stdout == "subscription billing of /default/early (shared): 0 messages to deliver\n"
+    run(broker, "produce", "/default/early", "-m", "kept", "-a", "source=web", "-a", "trace=a=b")
+    again = run(broker, "subscriptions", "create", "/default/early", "billing", "-t", "shared")
+    assert again.stdout == "subscription billing of /default/early (shared): 1 message to deliver\n"
+    consume = ("consume", "/default/early", "-s", "billing", "-t", "shared", "-n", "1", "--format", "%v %a")
+    assert run(broker, *consume).stdout == 'kept {"source":"web","trace":"a=b"}\n'
+
+
+@pytest.mark.parametrize("given", [("x",), ("=x",), ("a=1", "a=2")])
+def test_odd_attributes_are_refused(broker, given):
+    options = [word for each in given for word in ("--attribute", each)]
+    assert "--attribute" in run(broker, "produce", "/default/odd", "-m", "x", *options, code=2).stderr

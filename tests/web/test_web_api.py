@@ -146,6 +146,23 @@ async def test_subscriptions_are_seen_moved_and_deleted(tmp_path: Path) -> None:
         assert (gone.status, gone.json["code"]) == (404, "subscription-not-found")
 
 
+async def test_subscriptions_are_created_without_a_consumer(tmp_path: Path) -> None:
+    async with web_broker(tmp_path, topics=[TOPIC]) as web:
+        await web.publish(*"abc")
+        made = await web.ask("PUT", f"{ORDERS}/subscriptions/new")
+        assert (made.status, made.json["subscriptions"][0]["backlog_messages"]) == (200, 0)
+        body = {"type": "shared", "start": "earliest"}
+        (row,) = (await web.ask("PUT", f"{ORDERS}/subscriptions/old", body)).json["subscriptions"]
+        assert (row["type"], row["backlog_messages"]) == ("shared", 3)
+        await web.publish("d")
+        (row,) = (await web.ask("PUT", f"{ORDERS}/subscriptions/old", {"type": "shared"})).json["subscriptions"]
+        assert row["backlog_messages"] == 4
+        refused = await web.ask("PUT", f"{ORDERS}/subscriptions/old", {"type": "exclusive"})
+        assert (refused.status, refused.json["code"]) == (409, "subscription-type-mismatch")
+        assert (await web.ask("PUT", f"{ORDERS}/subscriptions/x", {"type": "odd"})).status == 400
+        assert (await web.ask("PUT", f"{API}/topics/default/none/subscriptions/x")).status == 404
+
+
 async def test_connections_are_seen_and_ended(tmp_path: Path) -> None:
     async with web_broker(tmp_path) as web, web.running.client() as client:
         await client.admin.info()

@@ -72,6 +72,7 @@ def unary_calls(operations: Operations) -> Service:
         (api.Method.LIST_SUBSCRIPTIONS, subscriptions.list_subscriptions, api.ListSubscriptions),
         (api.Method.DESCRIBE_SUBSCRIPTION, subscriptions.describe_subscription, api.SubscriptionRef),
         (api.Method.EXPLAIN_SUBSCRIPTION, subscriptions.explain_subscription, api.SubscriptionRef),
+        (api.Method.CREATE_SUBSCRIPTION, subscriptions.create_subscription, api.CreateSubscription),
         (api.Method.SEEK_SUBSCRIPTION, subscriptions.seek_subscription, api.SeekSubscription),
         (OverviewMethod.PLAN_SEEK, subscriptions.plan_seek, overview_api.PlanSeek),
         (api.Method.DELETE_SUBSCRIPTION, subscriptions.delete_subscription, api.DeleteSubscription),

@@ -95,6 +95,7 @@ MERGED: Final[dict[str, tuple[type, Merge]]] = {
     api.Method.LIST_SUBSCRIPTIONS: (api.SubscriptionList, _subscriptions),
     api.Method.DESCRIBE_SUBSCRIPTION: (api.SubscriptionList, _subscriptions),
     api.Method.EXPLAIN_SUBSCRIPTION: (api.Explanation, _explanation),
+    api.Method.CREATE_SUBSCRIPTION: (api.SubscriptionList, _subscriptions),
     api.Method.SEEK_SUBSCRIPTION: (api.Done, _done),
     OverviewMethod.PLAN_SEEK: (SeekPlans, _seeks),
     api.Method.DELETE_SUBSCRIPTION: (api.Done, _done),

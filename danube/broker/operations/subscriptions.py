@@ -1,4 +1,4 @@
-"""Operations on subscriptions: list, describe, explain, seek, delete."""
+"""Operations on subscriptions: list, describe, explain, create, seek, delete."""
 
 from __future__ import annotations
 
@@ -61,6 +61,26 @@ class SubscriptionOperations:
             states.pop() if len(states) == 1 else "mixed",
             "\n".join(f"{part.topic}: {part.sentence}" for part in parts),
         )
+
+    async def create_subscription(self, request: api.CreateSubscription) -> api.SubscriptionList:
+        """Create a subscription, in all partitions; describe it, one row for each partition.
+
+        Raises:
+            SubscriptionTypeMismatchError: it exists with another type.
+            LimitExceededError: too many subscriptions.
+        """
+        validate_topic(request.topic)
+        validate_name("subscription", request.subscription)
+        wanted = api.ConsumeOpen(
+            topic=request.topic,
+            subscription=request.subscription,
+            consumer_name="",
+            type=request.type,
+            start=request.start,
+            start_time_us=request.start_time_us,
+        )
+        topics = self._directory.resolve(request.topic)
+        return api.SubscriptionList([info_of(await topic.subscribe(wanted)) for topic in topics])
 
     async def seek_subscription(self, request: api.SeekSubscription) -> api.Done:
         """Move a cursor; consumers stay connected and continue from there."""

@@ -619,6 +619,34 @@ class Admin(Handle[_admin.Admin]):
         """Return, in a sentence, why a subscription moves or does not."""
         return self._loop.run(self._inner.explain_subscription, topic, subscription)
 
+    def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: SubscriptionType | str = SubscriptionType.EXCLUSIVE,
+        start: str | int | datetime = "latest",
+    ) -> list[api.SubscriptionInfo]:
+        """Create a subscription without consuming, so that messages are kept for it from now on.
+
+        One that exists with this type stays as it is.
+
+        Args:
+            topic: a plain topic, a partition, or a partitioned topic.
+            subscription: its name.
+            type: how consumers share it.
+            start: ``"latest"``, ``"earliest"``, an offset, or the first message at or after a time.
+
+        Returns:
+            One row for each partition.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+            SubscriptionTypeMismatchError: the subscription exists with another type.
+            LimitExceededError: the topic has as many subscriptions as it may have.
+        """
+        return self._loop.run(self._inner.create_subscription, topic, subscription, type=type, start=start)
+
     def seek_subscription(self, topic: str, subscription: str, position: str | int | datetime) -> None:
         """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message at or after a time."""
         self._loop.run(self._inner.seek_subscription, topic, subscription, position)
