@@ -14,9 +14,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks import _seaweed
-from benchmarks._ports import free_port
+from benchmarks._ports import free_ports
 from benchmarks._processes import Processes, WorkerError
 from benchmarks.systems._base import Server, System
+from benchmarks.watchers import READY as WATCHING
 
 __all__ = ["Danube", "DanubeServer"]
 
@@ -65,6 +66,7 @@ class Danube(System):
         limits: for the configuration's ``[limits]``.
         tls: serve with TLS only.
         secured: with access control; clients send the token of the administrator with each call and stream.
+        consoles: so many are open beside the work, and metrics are scraped each second; 0: the broker is not watched.
     """
 
     name = "danube"
@@ -76,7 +78,9 @@ class Danube(System):
         *,
         tls: bool = False,
         secured: bool = False,
+        consoles: int = 0,
     ) -> None:
+        self._consoles = consoles
         self._tls = tls
         self._secured = secured
         self._storage = storage
@@ -101,12 +105,13 @@ class Danube(System):
         """Start the broker with a configuration file: address, simulated disk, storage."""
         import danube
 
-        port = free_port()
+        port, http_port = free_ports(2)
         data = directory / "data"
         config = directory / "danube.toml"
         lines = [
             f'listen = ["127.0.0.1:{port}"]',
             "admin_listen = []",
+            f'http_listen = ["127.0.0.1:{http_port}"]',
             f"data_directory = {json.dumps(str(data))}",
             'log_level = "warning"',
             f"sync_delay_ms = {float(sync_delay_ms)}",
@@ -130,6 +135,9 @@ class Danube(System):
         config.write_text("\n".join(lines) + "\n")
         command = [sys.executable, "-m", "danube", "serve", "--config", str(config)]
         process = processes.server(command, self.name, port, ready=_READY)
+        if self._consoles:
+            watchers = [sys.executable, "-m", "benchmarks.watchers", f"127.0.0.1:{http_port}", str(self._consoles)]
+            helpers.append(processes.server(watchers, "watchers", http_port, ready=WATCHING))
         delay = f" + {sync_delay_ms:g} ms injected" if sync_delay_ms else ""
         return DanubeServer(
             system=self.name,
