@@ -152,7 +152,12 @@ class Broker:
     @property
     def has_tls(self) -> bool:
         """Whether the ports serve TLS only."""
-        return self.config.tls is not None and not self.config.tls.plaintext
+        return self.config.serves_tls
+
+    def http_urls(self) -> dict[str, str]:
+        """Return the URLs of the HTTP ports of all running brokers, by the addresses of their client ports."""
+        sessions = self.directory.membership.sessions.values.values()
+        return {each.address: each.http_address for each in sessions if each.http_address}
 
     @property
     def has_security(self) -> bool:

@@ -124,6 +124,10 @@ class Served(Protocol):
         """The use cases that all protocols share."""
         ...
 
+    def http_urls(self) -> Mapping[str, str]:
+        """Return the URLs of the HTTP ports of all running brokers, by the addresses of their client ports."""
+        ...
+
     def caller(self, context: Context, /) -> Principal:
         """Return the principal of a call."""
         ...

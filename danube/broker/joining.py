@@ -14,7 +14,7 @@ from msgspec import structs
 
 from danube.broker.directory.identity import DirectoryIdentity
 from danube.broker.runtime.config import BrokerConfig
-from danube.broker.runtime.own_address import foreign_hosts, own_address
+from danube.broker.runtime.own_address import foreign_hosts, http_url, own_address
 from danube.broker.runtime.ports import Ports
 from danube.broker.runtime.seams import Seams
 from danube.cluster.group import MetadataGroup
@@ -124,7 +124,12 @@ class Joining:
             store,
             cluster=self._config.cluster,
             identity=self._identity.identity,
-            record=SessionRecord(address=peers.own.address, admin_address=self._admin_address(), version=__version__),
+            record=SessionRecord(
+                address=peers.own.address,
+                admin_address=self._admin_address(),
+                version=__version__,
+                http_address=http_url(self._ports.http_addresses, peers.own.address, secure=self._config.serves_tls),
+            ),
             storages=tuple(sorted(storages)),
             random=self._seams.random,
             founding=self._group.memory.founding if self._group is not None else None,

@@ -115,6 +115,8 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     feature_level: int = 0
     life: int = 0
     """The start to which the session belongs; see :class:`BrokerRecord`."""
+    http_address: str = ""
+    """URL at which others reach its HTTP port; empty: it has none, or only its own machine reaches it."""
 
 
 class CoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

@@ -190,7 +190,7 @@ def _row(view: View, broker: BrokerId, topics: int, answer: Answer | None) -> Br
         successor=successor or ANY_BROKER,
     )
     if shown is not None:
-        row.admin_address = shown.admin_address
+        row.admin_address, row.http_address = shown.admin_address, shown.http_address
         row.version, row.feature_level = shown.version, shown.feature_level
     away_s = view.absences.away_s(name, view.now)
     if session is None and away_s is not None:

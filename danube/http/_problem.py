@@ -22,6 +22,7 @@ __all__ = ["PROBLEM_TYPE", "Problem", "problem", "problem_of", "shown", "single_
 PROBLEM_TYPE: Final = "application/problem+json"
 
 TITLES: Final = {
+    307: "Another broker owns the topic",
     400: "Bad request",
     401: "Who are you?",
     403: "Not allowed",

@@ -170,6 +170,8 @@ class BrokerRow(_Message, kw_only=True):
     """How far its wall clock is ahead of that of the broker that answers, give or take half of ``rtt_s``."""
     successor: int = ANY_BROKER
     """The broker that runs at its address now, from another data directory; 0: none does, or that is not known."""
+    http_address: str = ""
+    """URL at which others reach its HTTP port; empty: it has none, or only its own machine reaches it."""
 
 
 class MetadataMember(_Message, kw_only=True):

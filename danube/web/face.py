@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import trio
 
-from danube.http import Request, Response, problem, shown
+from danube.http import Request, Response, problem, shown, single_error
 from danube.model.decoding import UNDECODABLE
-from danube.model.errors import ConfigurationError, InvalidArgumentError
+from danube.model.errors import ConfigurationError, DanubeError, InvalidArgumentError, NotOwnerError
 from danube.web import administration, monitoring, pulls, reading
 from danube.web.administration import Handler
 from danube.web.caller import ApiCall, IfMatchError
 from danube.web.guard import HEADERS, check_caller, media_type
+from danube.web.owners import answer_of_owner
 from danube.web.packaged import console_files
 from danube.web.pulls import Pulls
 from danube.web.router import Router, values_of
@@ -103,6 +104,18 @@ class WebFace:
             return _answer(route, await _HANDLERS[route.operation](call))
         except IfMatchError as error:
             return problem(412, error.code, error.message)
+        except (DanubeError, ExceptionGroup) as error:
+            found = single_error(error)
+            if not isinstance(found, NotOwnerError):
+                raise
+            return answer_of_owner(found, self._broker.http_urls(), request.target, whole=self._is_whole(call))
+
+    def _is_whole(self, call: ApiCall) -> bool:
+        """Whether one broker owns all that a call is about."""
+        if "name" not in call.path:
+            return False
+        record = self._broker.directory.catalogue.find(call.topic)
+        return record is None or not record.partitions
 
 
 def check_rights() -> None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from danube.http import Request
+from danube.http import Request, single_error
 from danube.model.addresses import is_loopback
-from danube.model.errors import ConnectionLostError, UnauthenticatedError
+from danube.model.errors import ConnectionLostError, DanubeError, NotOwnerError, UnauthenticatedError
 from danube.web.pipe import open_pipe
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ async def inner_client(broker: Served, request: Request) -> AsyncIterator[Client
     Raises:
         UnauthenticatedError: the proof of the caller has a form that no client sends.
         ConnectionLostError: the broker is draining.
+        NotOwnerError: the proof of the caller cannot be passed on to the broker that owns the topic.
     """
     token = token_of(request.headers.get("authorization"))
     own = {_SELF, *broker.runtime.addresses}
@@ -68,7 +69,8 @@ async def inner_client(broker: Served, request: Request) -> AsyncIterator[Client
         await trio.to_thread.run_sync(_load)
     from danube.client import Environment, connect
 
-    async with trio.open_nursery() as nursery:
+    elsewhere: list[str] = []
+    async with _told_elsewhere(elsewhere), trio.open_nursery() as nursery:
 
         async def dial(host: str, port: int) -> Any:
             shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -78,6 +80,7 @@ async def inner_client(broker: Served, request: Request) -> AsyncIterator[Client
                 await trio.lowlevel.checkpoint()
                 return ours
             if broker.has_tls or (token is not None and not is_loopback(host)):
+                elsewhere.append(shown)
                 raise ConnectionLostError(f"the owner of the topic is the broker at {shown}; send the request there")
             return await trio.open_tcp_stream(host, port)
 
@@ -89,6 +92,24 @@ async def inner_client(broker: Served, request: Request) -> AsyncIterator[Client
         ) as client:
             yield client
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _told_elsewhere(elsewhere: list[str]) -> AsyncIterator[None]:
+    """Raise NotOwnerError for a failure within the block, if the client wanted to go to another broker.
+
+    Args:
+        elsewhere: the addresses to which it wanted to go.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not elsewhere or not isinstance(single_error(error), DanubeError):
+            raise
+        raise NotOwnerError(
+            f"the owner of the topic is the broker at {elsewhere[-1]}, and the proof of the caller is not passed on",
+            {"address": elsewhere[-1]},
+        ) from error
 
 
 _loaded: set[str] = set()

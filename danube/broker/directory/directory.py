@@ -164,10 +164,7 @@ class Directory:
                 f"topic {name!r} is being created or deleted; try again"
             )
         if isinstance(owner, Elsewhere):
-            return NotOwnerError(
-                f"topic {name!r} is owned by broker {broker_name(owner.owner)} at {owner.address}",
-                {"address": owner.address, "epoch": str(owner_epoch(owner.epoch, owner.life))},
-            )
+            return not_owner(name, owner)
         if isinstance(owner, Unassigned):
             return UnavailableError(f"topic {name!r} is being created: it has no owner yet; try again")
         what = f"broker {broker_name(owner.owner)}"
@@ -533,6 +530,14 @@ class Directory:
             return self.find(name)
         except NotOwnerError:
             return ForwardedTopic(name, self.forward_letters)
+
+
+def not_owner(name: str, owner: Elsewhere) -> NotOwnerError:
+    """Return the error that names the owner of a plain topic or a partition, which is another broker."""
+    return NotOwnerError(
+        f"topic {name!r} is owned by broker {broker_name(owner.owner)} at {owner.address}",
+        {"address": owner.address, "epoch": str(owner_epoch(owner.epoch, owner.life))},
+    )
 
 
 def names_behind(name: str, record: TopicRecord | None) -> list[str]:

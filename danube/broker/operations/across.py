@@ -1,8 +1,9 @@
 """Calls about topics that several brokers own: each owner carries out its part, and the answers are merged.
 
-A call about a plain topic or a partition goes to its owner: any other broker refuses it, and names the owner. A call
-about a partitioned topic goes to any broker. If that one does not own all partitions, it asks their owners, over the
-links between brokers, and answers for all of them. A list of topics is gathered from all brokers.
+Such a call goes to any broker. About a plain topic or a partition of another broker, it is passed on to the owner, over
+the links between brokers; if that fails, it is refused as :class:`NotOwnerError`, which names the owner. About a
+partitioned topic, the owners of all partitions are asked, and the answer is for all of them. A list of topics is
+gathered from all brokers.
 
 Messages are msgpack arrays; new fields are added at the end and have a default.
 """
@@ -17,9 +18,10 @@ import msgspec
 import trio
 
 from danube.broker.delivery.forwarding import SendLetters, publish_letters
-from danube.broker.directory.directory import names_behind
+from danube.broker.directory.directory import names_behind, not_owner
 from danube.broker.operations.merging import MERGED, known_of, merge_topics
 from danube.broker.security.caller import JudgedRight, passed_on, received
+from danube.cluster.ownership import Elsewhere
 from danube.cluster.records import broker_name
 from danube.model import api
 from danube.model.decoding import UNDECODABLE
@@ -134,7 +136,7 @@ class Across:
         peers.on_call(CHANNEL, self.answer)
 
     def spread(self, path: str, operation: Operation, request_type: type) -> Operation:
-        """Return an operation that is carried out by all owners of a partitioned topic, if the call is such a one.
+        """Return an operation that is carried out by the owners of a topic, if the call is such a one.
 
         What concerns the topic as a whole is done before, by the operation of the path in :attr:`first`.
         """
@@ -149,6 +151,9 @@ class Across:
             if record is None and not self._directory.membership.is_alone and not split_partition(request.topic):
                 await self._directory.refresh(request.topic)
                 record = self._directory.catalogue.find(request.topic)
+            away = self.owner_elsewhere(request.topic, record)
+            if away is not None:
+                return decode(await self.pass_on(away, path, request))
             if record is None or self._is_here(record):
                 return await operation(request)
             first = self.first.get(path)
@@ -164,6 +169,41 @@ class Across:
             return merge(request, answers)
 
         return handle
+
+    def owner_elsewhere(self, topic: str, record: TopicRecord | None) -> Elsewhere | None:
+        """Return the other broker that owns a plain topic or a partition, if one does, and runs.
+
+        Args:
+            topic: its name.
+            record: of the plain or partitioned topic of this name; None: there is none, or it is a partition.
+        """
+        membership = self._directory.membership
+        if membership.is_alone or (record is not None and record.partitions):
+            return None
+        try:
+            _, topic_id = self._directory.catalogue.locate(topic)
+        except DanubeError:
+            return None  # the operation says why
+        owner = membership.owners.owner_of(topic_id)
+        return owner if isinstance(owner, Elsewhere) else None
+
+    async def pass_on(self, owner: Elsewhere, path: str, request: Any) -> bytes:
+        """Have the owner of a plain topic or a partition carry out a call about it; return the encoded answer.
+
+        Raises:
+            PermissionDeniedError: the caller lacks a right that only the owner knows to be needed.
+            NotOwnerError: the owner cannot be reached from here, or its version does not know the call.
+            DanubeError: what the operation raised there.
+        """
+        try:
+            (reply,) = await self._ask(owner.owner, _Part(path, _encode(request), [request.topic]))
+        except PermissionDeniedError:
+            raise
+        except DanubeError as error:
+            raise not_owner(request.topic, owner) from error
+        if isinstance(reply, DanubeError):
+            raise reply
+        return reply
 
     def _check_owners(self, topic: str, record: TopicRecord) -> None:
         """Raise what says why a partition cannot be reached, if its owner is away."""
@@ -311,6 +351,10 @@ class Across:
             if isinstance(reply, DanubeError):
                 raise reply
         return merge_topics(name, record, [_INFO.decode(reply) for reply in replies if isinstance(reply, bytes)])
+
+    async def describe_elsewhere(self, request: api.DescribeTopic, owner: Elsewhere) -> api.TopicInfo:
+        """Describe a plain topic or a partition of another broker; raise as :meth:`pass_on`."""
+        return _INFO.decode(await self.pass_on(owner, api.Method.DESCRIBE_TOPIC, request))
 
     async def list_topics(self, request: api.ListTopics) -> api.TopicList:
         """List topics of all brokers. Those of a broker that does not answer are shown as the catalogue knows them.

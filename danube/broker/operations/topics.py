@@ -120,6 +120,9 @@ class TopicOperations:
             record = directory.catalogue.find(request.topic)
         if record is not None and record.partitions and not all(map(directory.membership.owns, record.topic_ids)):
             return await self.across.describe(request.topic, record)
+        away = self.across.owner_elsewhere(request.topic, record)
+        if away is not None:
+            return await self.across.describe_elsewhere(request, away)
         return self._topic_info(request.topic)
 
     def _topic_info(self, name: str) -> api.TopicInfo:

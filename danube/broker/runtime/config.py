@@ -287,6 +287,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return {DEFAULT_STORAGE: default} | self.storages
 
     @property
+    def serves_tls(self) -> bool:
+        """Whether the ports serve TLS only."""
+        return self.tls is not None and not self.tls.plaintext
+
+    @property
     def peer_addresses(self) -> tuple[str, ...]:
         """The brokers that form the cluster, each with its port; empty if the broker is alone, or joins."""
         return parse_peers(self.peers) if self.peers else ()

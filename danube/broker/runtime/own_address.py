@@ -7,9 +7,9 @@ from typing import Final
 
 from danube.broker.runtime.config import BrokerConfig
 from danube.cluster.peer_list import find_self
-from danube.model.addresses import DEFAULT_PORT, parse_address, with_port
+from danube.model.addresses import DEFAULT_PORT, is_loopback, parse_address, with_port
 
-__all__ = ["foreign_hosts", "own_address"]
+__all__ = ["foreign_hosts", "http_url", "own_address"]
 
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
@@ -45,3 +45,22 @@ def own_address(config: BrokerConfig, bound: Sequence[str], resolved: Mapping[st
     host, port = parse_address(bound[0])
     # On all addresses: a broker alone without a secret, which has links to its own machine only.
     return f"{_LOOPBACK[host]}:{port}" if host in _LOOPBACK else bound[0]
+
+
+def http_url(bound: Sequence[str], own: str, *, secure: bool) -> str:
+    """Return the URL at which other brokers' callers reach the HTTP port; empty: they do not.
+
+    Args:
+        bound: the addresses on which it listens.
+        own: ``host:port`` at which other brokers reach this one: its host stands for "all addresses".
+        secure: it serves TLS.
+    """
+    own_host, _ = parse_address(own)
+    for address in bound:
+        host, port = parse_address(address)
+        if host in _LOOPBACK:
+            host = own_host
+        if is_loopback(own_host) or not is_loopback(host):
+            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            return f"{'https' if secure else 'http'}://{shown}"
+    return ""
