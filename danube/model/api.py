@@ -501,6 +501,8 @@ class DeleteTopic(_Message):
     """Deletes a topic (a partitioned one whole) with its messages and subscriptions."""
 
     topic: str
+    topic_ids: list[TopicId] = []
+    """Only if the topic has one of these ids (a partitioned one: its partition 0); empty: whatever its id is."""
 
 
 class ListTopics(_Message):
@@ -604,6 +606,8 @@ class DeleteSubscription(_Message):
 
     topic: str
     subscription: str
+    topic_ids: list[TopicId] = []
+    """Only if the topic has one of these ids (a partitioned one: its partition 0); empty: whatever its id is."""
 
 
 class CreateSubscription(_Message, kw_only=True):
@@ -624,6 +628,8 @@ class SeekSubscription(_Message):
     subscription: str
     position: str | int = LATEST
     time_us: int = 0
+    topic_ids: list[TopicId] = []
+    """Only if the topic has one of these ids (a partitioned one: its partition 0); empty: whatever its id is."""
 
 
 class ConsumerInfo(_Message, kw_only=True):

@@ -89,6 +89,7 @@ __all__ = [
     "SubscriptionNotFoundError",
     "SubscriptionTypeMismatchError",
     "TopicNotFoundError",
+    "TopicReplacedError",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
@@ -288,6 +289,12 @@ class SubscriptionTypeMismatchError(FailedPreconditionError):
     """A consumer asks for another subscription type than the subscription was created with."""
 
     code = "subscription-type-mismatch"
+
+
+class TopicReplacedError(FailedPreconditionError):
+    """The topic is not the one that the caller means: it was deleted, and another one of its name was created."""
+
+    code = "topic-replaced"
 
 
 class SubscriptionBusyError(FailedPreconditionError):

@@ -5,12 +5,13 @@ Each is a msgpack array; new fields are added at the end and have a default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies, partition_name
+from danube.model.errors import TopicReplacedError
 from danube.model.ids import NO_TOPIC, Offset, TopicId
 from danube.model.quotas import NamespaceQuota
 
@@ -18,6 +19,7 @@ __all__ = [
     "NamespaceRecord",
     "SubscriptionRecord",
     "TopicRecord",
+    "check_topic_ids",
     "decode_subscription",
     "decode_topic",
     "encode_briefly",
@@ -97,3 +99,21 @@ def decode_topic(record: bytes) -> TopicRecord:
 def decode_subscription(record: bytes) -> SubscriptionRecord:
     """Decode the record of a subscription."""
     return _SUBSCRIPTION.decode(record)
+
+
+def check_topic_ids(topic: str, wanted: Collection[TopicId], *found: TopicId) -> None:
+    """Check that a topic is one that a caller means.
+
+    Args:
+        topic: its name.
+        wanted: the ids that it may have; empty: any.
+        found: its ids: the first one of a partitioned topic, and that of a partition.
+
+    Raises:
+        TopicReplacedError: it has none of them.
+    """
+    if wanted and not any(each in wanted for each in found):
+        raise TopicReplacedError(
+            f"topic {topic} has the id {found[0]}, not the one that the call names: it was deleted and created again;"
+            " read it again before you change it"
+        )

@@ -32,7 +32,7 @@ from danube.web.caller import ApiCall
 from danube.web.lists import page_of
 from danube.web.openapi import openapi
 from danube.web.settings import settings_of
-from danube.web.twins import as_native, plain
+from danube.web.twins import as_native, json_response, plain
 
 __all__ = ["HANDLERS", "Handler", "event_stream"]
 
@@ -212,8 +212,7 @@ async def show_topic(call: ApiCall) -> Any:
 
 async def delete_topic(call: ApiCall) -> None:
     """Delete a topic."""
-    await call.check_match()
-    await call.native(_M.DELETE_TOPIC, api.DeleteTopic(call.topic))
+    await call.native(_M.DELETE_TOPIC, api.DeleteTopic(call.topic, call.topic_ids))
 
 
 async def list_partitions(call: ApiCall) -> TopicPage:
@@ -231,6 +230,7 @@ async def seal_topic(call: ApiCall) -> Any:
 async def change_retention(call: ApiCall) -> Any:
     """Change, apply or try retention rules."""
     request = as_native(call.body, history_api.ChangeRetention, topic=call.topic)
+    request.dry_run = request.dry_run or call.values["dry_run"]
     return await call.native(HistoryMethod.CHANGE_RETENTION, request)
 
 
@@ -286,8 +286,8 @@ async def create_subscription(call: ApiCall) -> Any:
 
 async def delete_subscription(call: ApiCall) -> None:
     """Delete a subscription."""
-    await call.check_match()
-    await call.native(_M.DELETE_SUBSCRIPTION, api.DeleteSubscription(call.topic, call.path["subscription"]))
+    request = api.DeleteSubscription(call.topic, call.path["subscription"], call.topic_ids)
+    await call.native(_M.DELETE_SUBSCRIPTION, request)
 
 
 async def explain_subscription(call: ApiCall) -> Any:
@@ -301,26 +301,33 @@ async def change_subscription_policy(call: ApiCall) -> Any:
     return await call.native(PolicyMethod.CHANGE_SUBSCRIPTION, request)
 
 
-async def seek_subscription(call: ApiCall) -> None:
-    """Move a subscription."""
-    request = as_native(call.body, api.SeekSubscription, topic=call.topic, subscription=call.path["subscription"])
-    await call.check_match()
+async def seek_subscription(call: ApiCall) -> Response | None:
+    """Move a subscription; with ``dry_run`` return what that would do."""
+    path = {"topic": call.topic, "subscription": call.path["subscription"]}
+    if call.values["dry_run"]:
+        plans = await call.native(OverviewMethod.PLAN_SEEK, as_native(call.body, overview_api.PlanSeek, **path))
+        return json_response(plans)
+    request = as_native(call.body, api.SeekSubscription, **path, topic_ids=call.topic_ids)
     await call.native(_M.SEEK_SUBSCRIPTION, request)
+    return None
 
 
 async def skip_messages(call: ApiCall) -> Skipped:
-    """Move a subscription by a number of messages."""
-    await call.check_match()
-    found = (await call.native(_M.DESCRIBE_SUBSCRIPTION, _reference(call))).subscriptions
-    if len(found) != 1:
+    """Move a subscription over a number of unacknowledged messages; with ``dry_run`` return where to."""
+    name = call.path["subscription"]
+    asked = overview_api.PlanSeek(topic=call.topic, subscription=name, by=call.body.messages)
+    plans = (await call.native(OverviewMethod.PLAN_SEEK, asked)).plans
+    if len(plans) != 1:
         raise InvalidArgumentError(
-            f"topic {call.topic} has {len(found)} partitions, each with a position of its own; name one of them, such"
+            f"topic {call.topic} has {len(plans)} partitions, each with a position of its own; name one of them, such"
             f" as {partition_name(call.topic, 0)}"
         )
-    position = min(found[0].floor + call.body.messages, found[0].end_offset)
-    request = api.SeekSubscription(call.topic, call.path["subscription"], position)
-    await call.native(_M.SEEK_SUBSCRIPTION, request)
-    return Skipped(position=position)
+    (plan,) = plans
+    if not call.values["dry_run"]:
+        await call.native(
+            _M.SEEK_SUBSCRIPTION, api.SeekSubscription(call.topic, name, plan.target, topic_ids=call.topic_ids)
+        )
+    return Skipped(position=plan.target, skipped_messages=plan.skipped_messages)
 
 
 # --- Storages and stages

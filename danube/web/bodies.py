@@ -260,3 +260,5 @@ class Skipped(_Answer, kw_only=True):
     """Where the subscription continues."""
 
     position: int
+    skipped_messages: int = 0
+    """Unacknowledged messages that it passes over."""

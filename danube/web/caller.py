@@ -11,9 +11,11 @@ import trio
 
 from danube.http import Request
 from danube.model import api
-from danube.model.errors import FailedPreconditionError, InternalError
+from danube.model.errors import InternalError
+from danube.model.ids import TopicId
 from danube.model.names import partition_name, validate_topic
 from danube.web.inner import inner_client
+from danube.web.matching import topic_ids_of
 from danube.web.routes import Route
 from danube.wire import Context
 from danube.wire.codec import MSGPACK
@@ -23,13 +25,7 @@ if TYPE_CHECKING:
     from danube.client import Client
     from danube.web.pulls import Pulls
 
-__all__ = ["ApiCall", "IfMatchError"]
-
-
-class IfMatchError(FailedPreconditionError):
-    """The topic is not the one that the caller has named in ``If-Match``."""
-
-    code = "if-match"
+__all__ = ["ApiCall"]
 
 
 class ApiCall:
@@ -115,16 +111,7 @@ class ApiCall:
         first = await self.native(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(partition_name(topic, 0)))
         return int(first.topic_id)
 
-    async def check_match(self) -> None:
-        """Check that the topic in the path is the one in ``If-Match``.
-
-        Raises:
-            IfMatchError: it is another one.
-            TopicNotFoundError: it does not exist.
-        """
-        wanted = self.request.headers.get("if-match", "").strip()
-        found = await self.topic_id(self.topic)
-        if wanted != "*" and f'"{found}"' not in [each.strip() for each in wanted.split(",")]:
-            raise IfMatchError(
-                f"topic {self.topic} has the id {found}, not the one in If-Match; read it again before you change it"
-            )
+    @property
+    def topic_ids(self) -> list[TopicId]:
+        """The ids in ``If-Match``, one of which the topic in the path must have; empty: it may have any."""
+        return topic_ids_of(self.request.headers.get("if-match", "*"))

@@ -10,17 +10,17 @@ import trio
 
 from danube.http import Request, Response, problem, shown, single_error
 from danube.model.decoding import UNDECODABLE
-from danube.model.errors import ConfigurationError, DanubeError, InvalidArgumentError, NotOwnerError
+from danube.model.errors import ConfigurationError, DanubeError, InvalidArgumentError, NotOwnerError, TopicReplacedError
 from danube.web import administration, monitoring, pulls, reading
 from danube.web.administration import Handler
-from danube.web.caller import ApiCall, IfMatchError
+from danube.web.caller import ApiCall
 from danube.web.guard import HEADERS, check_caller, media_type
 from danube.web.owners import answer_of_owner
 from danube.web.packaged import console_files
 from danube.web.pulls import Pulls
 from danube.web.router import Router, values_of
 from danube.web.routes import JSON, ROUTES, Route
-from danube.web.twins import plain
+from danube.web.twins import json_response
 from danube.wire import Codec, Service
 
 if TYPE_CHECKING:
@@ -89,21 +89,21 @@ class WebFace:
         wrong = _wrong_body(route, request)
         if wrong is not None:
             return wrong
-        if route.matched and "if-match" not in request.headers:
+        values = values_of(route, request.query, request.headers)
+        if route.matched and "if-match" not in request.headers and not values.get("dry_run"):
             return problem(
                 428,
                 "if-match-required",
                 "this call needs If-Match; send the topic_id of the topic, in quotation marks, so that no"
                 " other topic of the same name is meant",
             )
-        values = values_of(route, request.query, request.headers)
         if route.lasting:
             request.extend(None)
         call = ApiCall(self._broker, self._pulls, request, route, matched.path, values, await _body(route, request))
         try:
             return _answer(route, await _HANDLERS[route.operation](call))
-        except IfMatchError as error:
-            return problem(412, error.code, error.message)
+        except TopicReplacedError as error:
+            return problem(412, "if-match", error.message)
         except (DanubeError, ExceptionGroup) as error:
             found = single_error(error)
             if not isinstance(found, NotOwnerError):
@@ -176,8 +176,7 @@ def _answer(route: Route, found: Any) -> Response:
         return found
     if found is None:
         return Response(204)
-    body = msgspec.json.encode(plain(found))
-    return Response(route.status, body, content_type=JSON, headers=[("Cache-Control", "no-cache")])
+    return json_response(found, route.status)
 
 
 def face(broker: Served) -> WebFace:

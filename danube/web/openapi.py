@@ -23,7 +23,10 @@ _DESCRIPTION: Final = (
 def openapi(routes: Iterable[Route] = ROUTES) -> dict[str, Any]:
     """Return the document."""
     rows = list(routes)
-    kinds = [Problem, *(kind for route in rows for kind in (route.body, route.answer) if kind is not None)]
+    kinds = [
+        Problem,
+        *(kind for route in rows for kind in (route.body, route.answer, route.dry_answer) if kind is not None),
+    ]
     found, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     schemas = {repr(kind): schema for kind, schema in zip(kinds, found, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -61,8 +64,9 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
             {
                 "name": "If-Match",
                 "in": "header",
-                "required": True,
-                "description": "The `topic_id` of the topic, in quotation marks; 428 without it, 412 if it differs.",
+                "required": not any(each.name == "dry_run" for each in route.parameters),
+                "description": "The `topic_id` of the topic, in quotation marks; 428 without it (except with dry_run), 412"
+                " if it differs.",
                 "schema": {"type": "string"},
             }
         )
@@ -73,6 +77,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         "parameters": parameters,
         "responses": {
             str(route.status): _answer(route, schemas),
+            **_dry(route, schemas),
             "default": {
                 "description": "An error.",
                 "content": {PROBLEM_TYPE: {"schema": schemas[repr(Problem)]}},
@@ -118,6 +123,13 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         "description": parameter.summary,
         "schema": schema,
     }
+
+
+def _dry(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    if route.dry_answer is None:
+        return {}
+    content = {JSON: {"schema": schemas[repr(route.dry_answer)]}}
+    return {"200": {"description": "With dry_run: what would happen.", "content": content}}
 
 
 def _answer(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:

@@ -71,9 +71,11 @@ class Route(NamedTuple):
     """Type of the JSON answer; None: it is none of JSON."""
     answer_types: tuple[str, ...] = (JSON,)
     status: int = 200
+    dry_answer: Any = None
+    """Type of the JSON answer with ``dry_run``, whose status is 200; None: that answer is as any."""
     matched: bool = False
-    """Whether ``If-Match`` with the id of the topic is required: the call destroys something, and must not meet a topic
-    that was created again under the same name."""
+    """Whether ``If-Match`` with the id of the topic is required, except with ``dry_run``: the call destroys something,
+    and must not meet a topic that was created again under the same name."""
     lasting: bool = False
     """Whether it may take longer than ``http_request_timeout_s``."""
     early: bool = False
@@ -98,6 +100,7 @@ _LIST: Final = (
     Parameter("limit", int, "Most items of the page.", 100, 1, MOST),
     Parameter("cursor", str, "The `next` of the page before."),
 )
+_DRY_RUN: Final = Parameter("dry_run", bool, "Change nothing: report what would happen.", False)
 _PARTITION: Final = Parameter(
     "partition", int, "One partition of a partitioned topic; without it, all.", None, 0, 2**31
 )
@@ -296,7 +299,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         _TOPIC,
         "delete_topic",
         "Delete a topic with its messages and subscriptions.",
-        (_M.DESCRIBE_TOPIC, _M.DELETE_TOPIC),
+        (_M.DELETE_TOPIC,),
         status=204,
         matched=True,
     ),
@@ -323,6 +326,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "change_retention",
         "Change, apply, or (with dry_run) try the retention rules of a topic.",
         (HistoryMethod.CHANGE_RETENTION,),
+        (_DRY_RUN,),
         body=without(history_api.ChangeRetention, "topic"),
         answer=twin(history_api.RetentionPlans),
         lasting=True,
@@ -429,7 +433,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         _SUBSCRIPTION,
         "delete_subscription",
         "Delete a subscription and its position.",
-        (_M.DESCRIBE_TOPIC, _M.DELETE_SUBSCRIPTION),
+        (_M.DELETE_SUBSCRIPTION,),
         status=204,
         matched=True,
     ),
@@ -455,17 +459,20 @@ ROUTES: Final[tuple[Route, ...]] = (
         f"{_SUBSCRIPTION}:seek",
         "seek_subscription",
         "Move a subscription: to earliest, latest, an offset, or a time.",
-        (_M.DESCRIBE_TOPIC, _M.SEEK_SUBSCRIPTION),
-        body=without(api.SeekSubscription, "topic", "subscription"),
+        (OverviewMethod.PLAN_SEEK, _M.SEEK_SUBSCRIPTION),
+        (_DRY_RUN,),
+        body=without(api.SeekSubscription, "topic", "subscription", "topic_ids"),
         status=204,
+        dry_answer=twin(overview_api.SeekPlans),
         matched=True,
     ),
     Route(
         "POST",
         f"{_SUBSCRIPTION}:skip",
         "skip_messages",
-        "Skip the next messages of a subscription of a plain topic or one partition.",
-        (_M.DESCRIBE_TOPIC, _M.DESCRIBE_SUBSCRIPTION, _M.SEEK_SUBSCRIPTION),
+        "Skip the next unacknowledged messages of a subscription of a plain topic or one partition.",
+        (OverviewMethod.PLAN_SEEK, _M.SEEK_SUBSCRIPTION),
+        (_DRY_RUN,),
         body=bodies.Skip,
         answer=bodies.Skipped,
         matched=True,

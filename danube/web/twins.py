@@ -19,9 +19,10 @@ from typing import Annotated, Any, Final, NewType, Union, get_args, get_origin, 
 
 import msgspec
 
+from danube.http import Response
 from danube.model.errors import InvalidArgumentError
 
-__all__ = ["Id", "as_native", "plain", "twin", "without"]
+__all__ = ["Id", "as_native", "json_response", "plain", "twin", "without"]
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,20}$", description="A 64-bit number as text.")]
 """The JSON type of an id."""
@@ -119,6 +120,12 @@ def _text(value: Any) -> Any:
     if isinstance(value, int):
         return str(value)
     return [_text(each) for each in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return an answer with a value of the native API, or of :mod:`danube.web.bodies`, as JSON."""
+    body = msgspec.json.encode(plain(value))
+    return Response(status, body, content_type="application/json", headers=[("Cache-Control", "no-cache")])
 
 
 def as_native(body: msgspec.Struct | None, kind: type[Any], **path: Any) -> Any:

@@ -137,8 +137,8 @@ async def test_subscriptions_are_seen_moved_and_deleted(tmp_path: Path) -> None:
         assert (await web.ask("POST", f"{billing}:seek", {"position": 4}, match)).status == 204
         assert (await web.get(billing))["subscriptions"][0]["floor"] == 4
         assert (await web.ask("POST", f"{billing}:seek", {"position": "earliest"}, match)).status == 204
-        assert (await web.ask("POST", f"{billing}:skip", {"messages": 2}, match)).json == {"position": 2}
-        assert (await web.ask("POST", f"{billing}:skip", {"messages": 99}, match)).json == {"position": 6}
+        assert (await web.ask("POST", f"{billing}:skip", {"messages": 2}, match)).json["position"] == 2
+        assert (await web.ask("POST", f"{billing}:skip", {"messages": 99}, match)).json["position"] == 6
         changed = await web.ask("PATCH", f"{billing}/policy", {"ack_timeout_s": 7.5})
         assert changed.json["subscriptions"][0]["policy"]["ack_timeout_s"] == 7.5
         assert (await web.ask("DELETE", odd, headers=match)).status == 204

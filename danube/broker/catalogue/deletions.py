@@ -6,7 +6,7 @@ assignments; the last one removes the note.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from danube.broker.catalogue.assigning import groups
 from danube.broker.catalogue.catalogue_records import CatalogueRecords
@@ -16,7 +16,7 @@ from danube.broker.catalogue.tables import Tables
 from danube.cluster.membership import Membership
 from danube.cluster.records import topic_key
 from danube.model.ids import TopicId
-from danube.model.records import TopicRecord
+from danube.model.records import TopicRecord, check_topic_ids
 
 __all__ = ["Deletions"]
 
@@ -45,19 +45,25 @@ class Deletions:
         self._subscriptions = subscriptions
         self._membership = membership
 
-    async def delete(self, topic: str) -> TopicRecord:
+    async def delete(self, topic: str, topic_ids: Collection[TopicId] = ()) -> TopicRecord:
         """Delete a plain or partitioned topic, and return its last record.
 
         What belongs to its ids is unreachable from then on. The owners remove it, and then call :meth:`buried`.
 
+        Args:
+            topic: its name.
+            topic_ids: one of them is its first id; empty: any may be.
+
         Raises:
             TopicNotFoundError, FailedPreconditionError: as :meth:`CatalogueRecords.expect`.
+            TopicReplacedError: it has none of the ids.
         """
         table, deleted = self._tables.topics, self._tables.deleted
         found: list[TopicRecord] = []
 
         def make() -> list[Step]:
             found[:] = [self._records.expect(topic)]
+            check_topic_ids(topic, topic_ids, found[0].topic_ids[0])
             name = topic_key(found[0].topic_ids[0])
             # The ids are noted: what the journal holds of unknown topics stays.
             return [

@@ -8,7 +8,7 @@ the directory is being created or deleted, or its storage is unavailable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -433,8 +433,16 @@ class Directory:
             await topic.intake.wait_settled()
         await self.history.seal_now(topics)
 
-    async def delete(self, name: str) -> None:
-        """Delete a topic: none of its data is reachable when this returns. Cancellation stops the waiting only."""
+    async def delete(self, name: str, topic_ids: Collection[TopicId] = ()) -> None:
+        """Delete a topic: none of its data is reachable when this returns. Cancellation stops the waiting only.
+
+        Args:
+            name: of a plain or partitioned topic.
+            topic_ids: one of them is its first id; empty: any may be.
+
+        Raises:
+            TopicReplacedError: it has none of the ids.
+        """
         known = self.catalogue.find(name)
         if known is None:
             await self.refresh(name)
@@ -447,7 +455,7 @@ class Directory:
 
         async def delete() -> None:
             try:
-                await self._delete(name)
+                await self._delete(name, topic_ids)
             except Exception as error:  # noqa: BLE001 - raised to the caller, as if it had called this itself
                 failed.append(error)
             finally:
@@ -459,9 +467,9 @@ class Directory:
         if failed:
             raise failed[0]
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str, topic_ids: Collection[TopicId]) -> None:
         async with self._deleting.hold(name):
-            record = await self.level(self.catalogue.expect(name)).delete(name, self._end)
+            record = await self.level(self.catalogue.expect(name)).delete(name, self._end, topic_ids)
         burial = self.following.burial(record)
         if burial is not None:
             await burial.wait()

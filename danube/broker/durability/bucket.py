@@ -26,7 +26,7 @@ merged or deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -71,7 +71,14 @@ from danube.model.errors import (
 )
 from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, OwnerEpoch, ProducerId, TopicId
 from danube.model.log_events import log_event
-from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic, members
+from danube.model.records import (
+    SubscriptionRecord,
+    TopicRecord,
+    check_topic_ids,
+    decode_subscription,
+    decode_topic,
+    members,
+)
 from danube.storage import Storage
 
 if TYPE_CHECKING:
@@ -613,7 +620,12 @@ class BucketLevel(Level):
         """
         await self.claims.open(record.storage)
 
-    async def delete(self, name: str, end: Callable[[str, TopicRecord], Awaitable[None]]) -> TopicRecord:
+    async def delete(
+        self,
+        name: str,
+        end: Callable[[str, TopicRecord], Awaitable[None]],
+        topic_ids: Collection[TopicId] = (),
+    ) -> TopicRecord:
         """Delete a topic; first in the bucket, see the module. Until both have it, its name is taken.
 
         Raises as :meth:`Claims.open`, and DanubeError: the metadata cannot be written at all; the deletion may be
@@ -621,6 +633,7 @@ class BucketLevel(Level):
         """
         journal = await self.claims.open(self.catalogue.expect(name).storage)
         record = self.catalogue.expect(name)
+        check_topic_ids(name, topic_ids, record.topic_ids[0])
         # From here on no change of the record is submitted, and a snapshot does not contain it.
         self._deleting.add(record.topic_ids[0])
         await end(name, record)

@@ -12,7 +12,7 @@ All decisions that depend on the durability of a topic are made here, and nowher
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from danube.broker.topic.topic import Home, Topic
@@ -194,15 +194,24 @@ class Level(ABC):
         """
         return
 
-    async def delete(self, name: str, end: Callable[[str, TopicRecord], Awaitable[None]]) -> TopicRecord:
+    async def delete(
+        self,
+        name: str,
+        end: Callable[[str, TopicRecord], Awaitable[None]],
+        topic_ids: Collection[TopicId] = (),
+    ) -> TopicRecord:
         """Delete a topic; return its last record when that is durable everywhere.
 
         Args:
             name: of the topic as a whole; it has a record.
             end: with name and record; ends the served topics, and returns when nothing of them is pending. Without it
                 they end when the record is gone.
+            topic_ids: one of them is the first id of the topic; empty: any may be.
+
+        Raises:
+            TopicReplacedError: it has none of the ids.
         """
-        return await self.catalogue.deletions.delete(name)  # what is served of it ends with its record
+        return await self.catalogue.deletions.delete(name, topic_ids)  # what is served of it ends with its record
 
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError | None:
         """Return why a topic that has a record is not served; None: it is being created or deleted."""

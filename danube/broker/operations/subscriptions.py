@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import trio
@@ -9,7 +10,9 @@ import trio
 from danube.broker.delivery.explain import explanation_of, info_of
 from danube.model import api, validate_name, validate_topic
 from danube.model.errors import SubscriptionNotFoundError
+from danube.model.ids import TopicId
 from danube.model.overview_api import PlanSeek, SeekPlans
+from danube.model.records import check_topic_ids
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
@@ -85,6 +88,7 @@ class SubscriptionOperations:
     async def seek_subscription(self, request: api.SeekSubscription) -> api.Done:
         """Move a cursor; consumers stay connected and continue from there."""
         subscriptions = self._directory.subscriptions(request.topic, request.subscription)
+        self._check(request.topic, request.topic_ids)
         for topic, found in subscriptions:
             await found.seek(await topic.resolve_position(request.position, request.time_us))
         return api.Done()
@@ -104,17 +108,35 @@ class SubscriptionOperations:
 
     async def delete_subscription(self, request: api.DeleteSubscription) -> api.Done:
         """Delete a subscription; its consumers are disconnected."""
-        await self.unsubscribe(request.topic, request.subscription)
+        await self.unsubscribe(request.topic, request.subscription, request.topic_ids)
         return api.Done()
 
-    async def unsubscribe(self, topic: str, subscription: str) -> None:
+    def _check(self, topic: str, topic_ids: Collection[TopicId]) -> None:
+        """Raise TopicReplacedError unless a topic, or a partition or its topic, has one of the ids."""
+        if not topic_ids:
+            return
+        record = self._directory.catalogue.find(topic)
+        if record is not None:
+            check_topic_ids(topic, topic_ids, record.topic_ids[0])
+        else:
+            record, own = self._directory.catalogue.locate(topic)
+            check_topic_ids(topic, topic_ids, record.topic_ids[0], own)
+
+    async def unsubscribe(self, topic: str, subscription: str, topic_ids: Collection[TopicId] = ()) -> None:
         """Delete a subscription of a topic, or of all partitions, and its planned policies where it does not exist.
+
+        Args:
+            topic: its name.
+            subscription: its name.
+            topic_ids: one of them is the id of the topic; empty: any may be.
 
         Raises:
             TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+            TopicReplacedError: the topic has none of the ids.
         """
         validate_topic(topic)
         validate_name("subscription", subscription)
+        self._check(topic, topic_ids)
         forgotten = await self._policies.forget_planned(topic, subscription)
         try:
             subscriptions = self._directory.subscriptions(topic, subscription)
@@ -122,5 +144,6 @@ class SubscriptionOperations:
             if forgotten:
                 return
             raise
+        self._check(topic, topic_ids)  # again, at the moment from which the topic is bound: the call above has waited
         for each, _ in subscriptions:
             await each.delete_subscription(subscription)

@@ -93,7 +93,7 @@ class TopicOperations:
     async def delete_topic(self, request: api.DeleteTopic) -> api.Done:
         """Delete a topic with all its messages and subscriptions."""
         self._directory.membership.check_reach()
-        await self._directory.delete(request.topic)
+        await self._directory.delete(request.topic, request.topic_ids)
         return api.Done(self._directory.catalogue.revision)
 
     async def list_topics(self, request: api.ListTopics) -> api.TopicList:
