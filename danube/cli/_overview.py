@@ -11,7 +11,7 @@ from danube.cli._durations import human_duration
 from danube.model.names import split_partition
 from danube.model.overview_api import Finding, SubscriptionRow
 
-__all__ = ["Problem", "Whole", "problems", "remedy_of", "sentence_of", "wholes", "with_age", "worst_first"]
+__all__ = ["Problem", "Whole", "absent", "problems", "remedy_of", "sentence_of", "wholes", "with_age", "worst_first"]
 
 REMEDIES: Final = {
     "no-consumer": "start a consumer, or give the messages up: danube subscriptions seek {topic} {subscription} latest",
@@ -132,6 +132,11 @@ def worst_first(found: Iterable[Whole]) -> list[Whole]:
     return sorted(
         found, key=lambda each: (each.well, -each.oldest_age_s, -each.backlog_messages, each.topic, each.subscription)
     )
+
+
+def absent(found: Iterable[Whole]) -> list[Whole]:
+    """Return subscriptions that are well though messages wait and no consumer is connected, the worst first."""
+    return worst_first(each for each in found if each.well and each.state == "no-consumer" and each.backlog_messages)
 
 
 def _badness(row: SubscriptionRow) -> tuple[bool, float, int, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
-from danube.cli._durations import parse_duration
+from danube.cli._durations import human_duration, parse_duration
 from danube.cli._names import OptionalSubscriptionArgument, OptionalTopicArgument
 from danube.cli._output import Output, OutputOption, plural, print_json, print_styled
 
@@ -23,6 +23,15 @@ __all__ = ["explain", "explain_one"]
 
 _MOST_REMEDIES: Final = 3
 """Of more subscriptions than this, only the sentences are shown."""
+_MOST_ABSENT: Final = 10
+"""Most subscriptions that are shown because their consumer is away, though that is no reason to worry yet."""
+
+
+class _Patience(NamedTuple):
+    """How old the oldest message of a subscription may be, in seconds: with consumers, and without."""
+
+    present_s: float
+    absent_s: float
 
 
 def explain(
@@ -34,35 +43,42 @@ def explain(
             metavar="TIME", help="Subscriptions that move count as well until their oldest message is older than this."
         ),
     ] = "60s",
+    absent: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="The same for subscriptions without a consumer: jobs that run now and then have none in between.",
+        ),
+    ] = "26h",
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Explain what is not well, in one sentence each.
 
-    Without a name: everything at all brokers that needs attention (subscriptions without a consumer or stuck, stopped
-    topics, failing storages, a journal that is nearly full). With the name of a topic: all of its subscriptions. With
-    that of a subscription, too: why it moves, or does not.
+    Without a name: everything at all brokers that needs attention (subscriptions that are stuck, or whose consumer has
+    been away for too long, stopped topics, failing storages, a journal that is nearly full). With the name of a topic:
+    all of its subscriptions. With that of a subscription, too: why it moves, or does not.
 
     The exit code is 1 if something is not well, else 0.
     """
-    patience_s = parse_duration(patience)
+    limits = _Patience(parse_duration(patience), parse_duration(absent))
     if topic is None:
-        well = _explain_all(patience_s, url, context, output)
+        well = _explain_all(limits, url, context, output)
     elif subscription is None:
-        well = _explain_topic(topic, patience_s, url, context, output)
+        well = _explain_topic(topic, limits, url, context, output)
     else:
-        well = explain_one(topic, subscription, patience_s, url, context, output, remedies=True)
+        well = explain_one(topic, subscription, *limits, url, context, output, remedies=True)
     if not well:
         raise typer.Exit(1)
 
 
-def _explain_all(patience_s: float, url: str | None, context: str | None, output: Output) -> bool:
+def _explain_all(patience: _Patience, url: str | None, context: str | None, output: Output) -> bool:
     from danube.cli._overview import problems, wholes
     from danube.model.errors import PermissionDeniedError
 
-    async def work(client: Client) -> tuple[list[Problem], list[Whole]]:
-        overview = await client.admin.overview(patience_s=patience_s)
+    async def work(client: Client) -> tuple[list[Problem], list[Whole], int]:
+        overview = await client.admin.overview(patience_s=patience.present_s, absent_patience_s=patience.absent_s)
         findings = await client.admin.findings()
         silent = {*overview.silent, *findings.silent}
         warnings = [f"broker {broker} does not answer: what it serves is not shown" for broker in sorted(silent)]
@@ -73,20 +89,21 @@ def _explain_all(patience_s: float, url: str | None, context: str | None, output
         if findings.more:
             warnings.append(f"there are {findings.more:,} further findings, not shown")
         found = wholes(overview.subscriptions)
-        return problems(found, findings.findings, warnings), found
+        topics = 0 if found else len(await client.admin.topic_names())
+        return problems(found, findings.findings, warnings), found, topics
 
-    found, subscriptions = run_with_client(work, url, context)
+    found, subscriptions, unread = run_with_client(work, url, context)
     if output is not Output.TABLE:
         _print_plain([to_plain(each) for each in found], ("kind", "subject", "sentence"), output)
         return not found
     if not found:
-        topics = len({each.topic for each in subscriptions})
-        count = len(subscriptions)
-        print(f"All is well: {plural(count, 'subscription')} of {plural(topics, 'topic')}, nothing needs attention.")
+        print(_all_well(subscriptions, unread))
+        _print_absent(subscriptions, patience)
         return True
     several = sum(bool(each.subscription) for each in found) > _MOST_REMEDIES
     for each in found:
         _print_problem(each, remedy=not (several and each.subscription))
+    _print_absent(subscriptions, patience)
     sys.stdout.flush()
     if several:
         typer.echo("`danube explain TOPIC SUBSCRIPTION` says what to do about a subscription", err=True)
@@ -94,12 +111,48 @@ def _explain_all(patience_s: float, url: str | None, context: str | None, output
     return False
 
 
-def _explain_topic(topic: str, patience_s: float, url: str | None, context: str | None, output: Output) -> bool:
+def _all_well(subscriptions: Sequence[Whole], unread: int) -> str:
+    """Return the sentence for a cluster in which nothing needs attention.
+
+    Args:
+        subscriptions: all of them.
+        unread: number of topics, if there is no subscription.
+    """
+    if subscriptions:
+        topics = len({each.topic for each in subscriptions})
+        what = f"{plural(len(subscriptions), 'subscription')} of {plural(topics, 'topic')}"
+        return f"All is well: {what}, nothing needs attention."
+    if unread:
+        who = "the only topic" if unread == 1 else f"none of the {unread:,} topics"
+        return (
+            f"All is well, and nothing is consumed: {who} has {'no' if unread == 1 else 'a'} subscription."
+            "\n  To begin one: danube consume TOPIC -s NAME"
+        )
+    return "All is well, and nothing is here yet: no topic.\n  To begin one: danube produce /default/orders -m hello"
+
+
+def _print_absent(subscriptions: Sequence[Whole], patience: _Patience) -> None:
+    from danube.cli._overview import absent, with_age
+
+    away = absent(subscriptions)
+    if not away:
+        return
+    limit = _shown(patience.absent_s)
+    print(f"No consumer is connected now, which is well until a message is {limit} old (--absent):")
+    for each in away[:_MOST_ABSENT]:
+        print(f"  {each.topic} {each.subscription}: {with_age(each)}")
+    if len(away) > _MOST_ABSENT:
+        print(f"  and {len(away) - _MOST_ABSENT:,} more: danube subscriptions list")
+
+
+def _explain_topic(topic: str, patience: _Patience, url: str | None, context: str | None, output: Output) -> bool:
     from danube.cli._overview import problems, wholes, with_age, worst_first
     from danube.model.names import split_partition
 
     async def work(client: Client) -> tuple[list[Whole], list[Problem]]:
-        overview = await client.admin.overview(topic=topic, patience_s=patience_s)
+        overview = await client.admin.overview(
+            topic=topic, patience_s=patience.present_s, absent_patience_s=patience.absent_s
+        )
         base = (split_partition(topic) or (topic, 0))[0]
         findings = [
             each
@@ -120,7 +173,8 @@ def _explain_topic(topic: str, patience_s: float, url: str | None, context: str 
     for whole in found:
         print_styled((f"{whole.subscription}: ", "bold"), (with_age(whole), "" if whole.well else "red"))
     if not found:
-        print(f"{topic} has no subscriptions: nothing reads its messages but readers")
+        print(f"{topic} has no subscription, so nothing consumes it.")
+        print(f"  To begin one: danube consume {topic} -s NAME")
     return well
 
 
@@ -128,6 +182,7 @@ def explain_one(
     topic: str,
     subscription: str,
     patience_s: float,
+    absent_patience_s: float,
     url: str | None,
     context: str | None,
     output: Output,
@@ -142,7 +197,7 @@ def explain_one(
     from danube.cli._overview import remedy_of
 
     async def work(client: Client) -> list[SubscriptionRow]:
-        overview = await client.admin.overview(topic=topic, patience_s=patience_s)
+        overview = await client.admin.overview(topic=topic, patience_s=patience_s, absent_patience_s=absent_patience_s)
         rows = [row for row in overview.subscriptions if row.subscription == subscription]
         if not rows:
             await client.admin.describe_subscription(topic, subscription)  # says why
@@ -160,7 +215,16 @@ def explain_one(
             print(row.sentence if len(rows) == 1 else f"{row.topic}: {row.sentence}")
         for state in dict.fromkeys(row.state for row in rows if not row.well and remedies):
             print_styled((f"  {remedy_of(state, topic, subscription)}", "dim"))
+        if remedies and any(row.well and row.state == "no-consumer" and row.backlog_messages for row in rows):
+            limit = _shown(absent_patience_s)
+            print_styled((f"  that is well until a message is {limit} old (--absent)", "dim"))
     return all(row.well for row in rows)
+
+
+def _shown(limit_s: float) -> str:
+    """Return a limit as it was probably given: 26h rather than 1.08d."""
+    hours = limit_s / 3_600
+    return f"{hours:g}h" if 1 <= hours < 48 and hours == int(hours) else human_duration(limit_s)
 
 
 def _row(whole: Whole) -> dict[str, Any]:

@@ -150,9 +150,9 @@ def explain_subscription(
     `danube explain` does the same for everything at once, and says by its exit code whether all is well.
     """
     from danube.cli.explain import explain_one
-    from danube.model.overview_api import PATIENCE_S
+    from danube.model.overview_api import ABSENT_PATIENCE_S, PATIENCE_S
 
-    explain_one(topic, subscription, PATIENCE_S, url, context, output)
+    explain_one(topic, subscription, PATIENCE_S, ABSENT_PATIENCE_S, url, context, output)
 
 
 @subscriptions_app.command("seek")
@@ -197,9 +197,10 @@ def skip_messages(
 ) -> None:
     """Skip the next N unacknowledged messages: they count as acknowledged, and are not delivered.
 
-    Acknowledged messages behind them may be delivered again. On a terminal it asks first.
+    Those that a consumer has at the moment are among them. Nothing is delivered again by that, other than by a seek. On
+    a terminal it asks first.
     """
-    _seek.move(topic, subscription, count, url, context, dry_run=dry_run, yes=yes)
+    _seek.skip(topic, subscription, count, url, context, dry_run=dry_run, yes=yes)
 
 
 @subscriptions_app.command("delete")

@@ -15,7 +15,15 @@ import anyio
 import msgspec
 
 from danube.client._by_partition import joined_explanation, joined_info, parts_of
-from danube.client._checks import as_durability, check_list, check_seconds, choice, plain, start_position
+from danube.client._checks import (
+    as_durability,
+    check_count,
+    check_list,
+    check_seconds,
+    choice,
+    plain,
+    start_position,
+)
 from danube.client._retry import Retry
 from danube.client._tasks import together
 from danube.model import api, history_api
@@ -35,13 +43,14 @@ from danube.model.connection_api import (
     KillConnection,
     ListConnections,
 )
-from danube.model.errors import SubscriptionNotFoundError
+from danube.model.errors import InvalidArgumentError, SubscriptionNotFoundError
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import TopicId
 from danube.model.log_api import ChangeLogLevel, LogLevel, LogMethod
 from danube.model.metrics_api import GetMetrics, MetricsMethod, MetricsText
 from danube.model.names import validate_name, validate_namespace, validate_topic
 from danube.model.overview_api import (
+    ABSENT_PATIENCE_S,
     PATIENCE_S,
     FindingList,
     GetFindings,
@@ -50,6 +59,8 @@ from danube.model.overview_api import (
     PlanSeek,
     SeekPlan,
     SeekPlans,
+    SkipMessages,
+    Skipped,
     SubscriptionOverview,
     SubscriptionRow,
 )
@@ -378,6 +389,56 @@ class Admin:
         found = await self._of_parts(self._read, OverviewMethod.PLAN_SEEK, request, SeekPlans)
         return [row for each in found for row in each.plans]
 
+    async def skip_messages(self, topic: str, subscription: str, messages: int) -> list[Skipped]:
+        """Skip the next unacknowledged messages of a subscription, and return when that is durable.
+
+        They count as acknowledged, also those that a consumer has at the moment, and are not delivered again. No other
+        message is affected: other than by a seek, what was acknowledged stays so.
+
+        Args:
+            topic, subscription: the subscription.
+            messages: how many, at most, in each partition. Those that consumers acknowledge meanwhile count.
+
+        Returns:
+            A row for each partition.
+
+        Raises:
+            InvalidArgumentError: ``messages`` is below 1.
+            FailedPreconditionError: the topic stores no messages (durability ``none``), or the subscription was moved
+                at the same time. Nothing was skipped, in that partition.
+        """
+        check_count("messages", messages, 1)
+        plans = await self.plan_seek(topic, subscription, by=messages)
+        return await self.skip_planned(subscription, plans)
+
+    async def skip_planned(self, subscription: str, plans: Sequence[SeekPlan]) -> list[Skipped]:
+        """As :meth:`skip_messages`, but skip what :meth:`plan_seek` has planned: all below each plan's ``target``.
+
+        Args:
+            subscription: its name.
+            plans: as :meth:`plan_seek` has returned them.
+
+        Raises:
+            InvalidArgumentError: a plan is none.
+            FailedPreconditionError: as :meth:`skip_messages`.
+        """
+        wanted = check_list("plans", plans, "what plan_seek() returns")
+        for each in wanted:
+            if not isinstance(each, SeekPlan):
+                kind = type(each).__name__
+                raise InvalidArgumentError(f"plans has a {kind}, which is no plan; pass what plan_seek() returns")
+            _reference(each.topic, subscription)
+        limiter = anyio.CapacityLimiter(_MAX_PARTS_AT_ONCE)
+
+        async def skip(plan: SeekPlan) -> Skipped:
+            request = SkipMessages(
+                topic=plan.topic, subscription=subscription, below=plan.target, generation=plan.generation
+            )
+            async with limiter:
+                return await self._read(OverviewMethod.SKIP, request, Skipped, plan.topic)
+
+        return await together([partial(skip, plan) for plan in wanted])
+
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription and its cursor; connected consumers are disconnected."""
         _reference(topic, subscription)
@@ -391,6 +452,7 @@ class Admin:
         topic: str | None = None,
         unwell_only: bool = False,
         patience_s: float = PATIENCE_S,
+        absent_patience_s: float = ABSENT_PATIENCE_S,
     ) -> Overview:
         """Return the subscriptions of all topics of the cluster, in the order of their names, with their states.
 
@@ -400,6 +462,7 @@ class Admin:
             unwell_only: leave out those that are well.
             patience_s: subscriptions with work in progress count as well until their oldest unacknowledged message is
                 older, in seconds.
+            absent_patience_s: the same for subscriptions without a consumer, which may be those of nightly jobs.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
@@ -407,8 +470,13 @@ class Admin:
         if topic is not None:
             validate_topic(topic)
         check_seconds("patience_s", patience_s)
+        check_seconds("absent_patience_s", absent_patience_s)
         request = OverviewSubscriptions(
-            namespace=namespace or "", topic=topic or "", unwell_only=unwell_only, patience_s=patience_s
+            namespace=namespace or "",
+            topic=topic or "",
+            unwell_only=unwell_only,
+            patience_s=patience_s,
+            absent_patience_s=absent_patience_s,
         )
         rows: list[SubscriptionRow] = []
         silent: set[str] = set()

@@ -15,6 +15,7 @@ from danube.model.ids import Offset
 from danube.model.policies import LATEST, SubscriptionType
 
 __all__ = [
+    "ABSENT_PATIENCE_S",
     "MAX_OVERVIEW_ROWS",
     "PATIENCE_S",
     "UNKNOWN_AGE",
@@ -26,6 +27,8 @@ __all__ = [
     "PlanSeek",
     "SeekPlan",
     "SeekPlans",
+    "SkipMessages",
+    "Skipped",
     "SubscriptionOverview",
     "SubscriptionRow",
 ]
@@ -34,6 +37,8 @@ MAX_OVERVIEW_ROWS: Final = 1_000
 """Most subscriptions of one answer."""
 PATIENCE_S: Final = 60.0
 """Default of ``patience_s``."""
+ABSENT_PATIENCE_S: Final = 26 * 3_600.0
+"""Default of ``absent_patience_s``: a job that runs once a day may be two hours late."""
 UNKNOWN_AGE: Final = -1.0
 """An age that the broker does not know."""
 
@@ -43,6 +48,7 @@ class OverviewMethod:
 
     SUBSCRIPTIONS: Final = "/danube.native.v1.Subscriptions/Overview"
     PLAN_SEEK: Final = "/danube.native.v1.Subscriptions/PlanSeek"
+    SKIP: Final = "/danube.native.v1.Subscriptions/Skip"
     FINDINGS: Final = "/danube.native.v1.Broker/Findings"
 
 
@@ -68,6 +74,8 @@ class OverviewSubscriptions(_Message, kw_only=True):
     """Leave out the rows that are well."""
     patience_s: float = PATIENCE_S
     """Subscriptions with work in progress count as well until their oldest unacknowledged message is older."""
+    absent_patience_s: float = ABSENT_PATIENCE_S
+    """The same for subscriptions without a consumer: of a job that runs every night none is connected in the day."""
 
 
 class SubscriptionRow(_Message, kw_only=True):
@@ -147,12 +155,42 @@ class SeekPlan(_Message, kw_only=True):
     """Messages that would count as acknowledged without being processed."""
     repeated_messages: int
     """Acknowledged messages that would be delivered again."""
+    generation: int = 0
+    """Changes with every move of the subscription; see :class:`SkipMessages`."""
 
 
 class SeekPlans(_Message):
     """Answer to PlanSeek, one row for each partition."""
 
     plans: list[SeekPlan]
+
+
+# --- Skipping --------------------------------------------------------------------------------------------------------
+
+
+class SkipMessages(_Message, kw_only=True):
+    """Acknowledges all unacknowledged messages below an offset, in the place of a consumer. Answered with Skipped.
+
+    Other than a seek it makes no message come again. Repeating the request does nothing more.
+    """
+
+    topic: str
+    """A plain topic or one partition: each has offsets of its own."""
+    subscription: str
+    below: Offset
+    """:attr:`SeekPlan.target`, for instance."""
+    generation: int
+    """:attr:`SeekPlan.generation`: if the subscription was moved since, nothing is skipped."""
+
+
+class Skipped(_Message, kw_only=True):
+    """Answer to SkipMessages, once it is durable."""
+
+    topic: str
+    skipped_messages: int
+    """Fewer than planned if consumers have acknowledged some in the meantime."""
+    floor: Offset
+    """All messages below it are acknowledged now."""
 
 
 # --- Findings --------------------------------------------------------------------------------------------------------

@@ -219,14 +219,18 @@ class Place(msgspec.Struct):
             return f"P6: seen for the first time after {before}" + (f" of key {key}" if by_key else "")
         return ""
 
-    def moved(self, offset: int, *, failed: bool = False) -> int:
-        """Record that the cursor is being moved to an offset; return the number of such records."""
+    def moved(self, offset: int, *, failed: bool = False, voids: bool = True) -> int:
+        """Record that the cursor is being moved to an offset; return the number of such records.
+
+        ``voids``: acknowledged messages may come again; not if all below the offset is only skipped.
+        """
         self.moves += 1
         if failed:
             self.doubtful_below = max(self.doubtful_below, offset)
         self.excused_below = max(self.excused_below, offset)
         self.unsynced_below = max(self.unsynced_below, self.excused_below)
-        self.settled.clear()
+        if voids:
+            self.settled.clear()
         return self.moves
 
     def synced(self) -> None:

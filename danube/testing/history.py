@@ -446,17 +446,18 @@ class History:
             for spot in place.deliveries:
                 place.settled.setdefault(spot, (self.events, 0, 0))
 
-    def moved(self, topic: str, subscription: str, offset: int, *, failed: bool = False) -> int:
+    def moved(self, topic: str, subscription: str, offset: int, *, failed: bool = False, voids: bool = True) -> int:
         """Record a move of a subscription's cursor to an offset. Call before and after the move.
 
         Repeated messages are new then, and messages below may be skipped. ``failed``: afterwards, if the broker has
-        not confirmed the move; it may still take effect.
+        not confirmed the move; it may still take effect. ``voids``: False if messages below are only skipped, so
+        that what was acknowledged must not come again.
         """
         self.events += 1
         place = self._places.get((topic, subscription))
         if place is None and (rules := self._rules.get((topic, subscription))) is not None:
             place = self._begin(topic, subscription, rules)  # no consumer has been let in so far
-        return place.moved(offset, failed=failed) if place is not None else 0
+        return place.moved(offset, failed=failed, voids=voids) if place is not None else 0
 
     def sought(self, topic: str, subscription: str, offset: int, moves: int) -> None:
         """Record that the broker has confirmed a move; ``moves``: result of :meth:`moved` before it.

@@ -94,11 +94,26 @@ def test_seeking_by_numbers_times_and_without_effect(broker):
     assert run(broker, *seek, "latest", "--dry-run").stdout == (
         "would move billing of /default/seeks\n  /default/seeks: from 0 to 5 of 5; 5 messages are skipped\n"
     )
-    assert "forward by 2 messages" in run(broker, "subscriptions", "skip", "seeks", "billing", "2").stdout
+    skip = ("subscriptions", "skip", "seeks", "billing")
+    assert run(broker, *skip, "2", "--dry-run").stdout == (
+        "would skip messages of billing of /default/seeks\n"
+        "  /default/seeks: 2 messages are skipped, between 0 and 1 of 5\n"
+    )
+    assert run(broker, *skip, "2").stdout == "skipped 2 messages of billing of /default/seeks\n"
     assert "from 2 to 1 of 5; 1 message comes again" in run(broker, *seek, "--by", "-1", "--dry-run").stdout
     assert "from 2 to 0 of 5; 2 messages come again" in run(broker, *seek, "--to", "2h ago", "--dry-run").stdout
     assert "back by 1,000 messages" in run(broker, *seek, "--by", "-1000").stdout
     assert "from 0 to 0 of 5; nothing changes" in run(broker, *seek, "earliest", "--dry-run").stdout
+    run(broker, *seek, "4")
+    shown, code = at_a_terminal(broker, "n\n", *skip, "9")
+    assert "/default/seeks: 1 message is skipped, between 4 and 4 of 5" in shown
+    assert "Skip them? [y/N]" in shown
+    assert code == 1
+    assert "skipped 1 message of" in at_a_terminal(broker, "y\n", *skip, "9")[0]
+    assert run(broker, *skip, "9").stdout == (
+        "billing of /default/seeks has no unacknowledged messages: nothing to skip\n"
+    )
+    assert "/default/seeks: nothing to skip" in run(broker, *skip, "1", "--dry-run").stdout
     assert "give one of POSITION" in run(broker, *seek, code=65).stderr
     assert "give one of POSITION" in run(broker, *seek, "3", "--by", "3", code=65).stderr
 

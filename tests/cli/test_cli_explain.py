@@ -74,7 +74,21 @@ def test_the_worst_is_first():
 
 
 def test_from_nothing_to_something_not_well_and_back(broker):
-    assert run(broker, "explain").stdout == "All is well: 0 subscriptions of 0 topics, nothing needs attention.\n"
+    now = ("--absent", "0.001s")
+    assert run(broker, "explain").stdout == (
+        "All is well, and nothing is here yet: no topic.\n  To begin one: danube produce /default/orders -m hello\n"
+    )
+    run(broker, "topics", "create", "silent")
+    assert run(broker, "explain").stdout == (
+        "All is well, and nothing is consumed: the only topic has no subscription.\n"
+        "  To begin one: danube consume TOPIC -s NAME\n"
+    )
+    assert run(broker, "explain", "silent").stdout == (
+        "/default/silent has no subscription, so nothing consumes it.\n"
+        "  To begin one: danube consume /default/silent -s NAME\n"
+    )
+    run(broker, "topics", "create", "still")
+    assert "none of the 2 topics has a subscription" in run(broker, "explain").stdout
     assert json.loads(run(broker, "explain", "-o", "json").stdout) == []
 
     async def fill():
@@ -89,19 +103,32 @@ def test_from_nothing_to_something_not_well_and_back(broker):
     import trio
 
     trio.run(fill)
-    shown = run(broker, "explain", code=1)
+    away = run(broker, "explain").stdout.splitlines()
+    assert away[:2] == [
+        "All is well: 2 subscriptions of 2 topics, nothing needs attention.",
+        "No consumer is connected now, which is well until a message is 26h old (--absent):",
+    ]
+    assert sorted(line.split(":")[0] for line in away[2:]) == ["  /default/jobs billing", "  /default/orders billing"]
+    assert json.loads(run(broker, "explain", "-o", "json").stdout) == []
+    one = run(broker, "explain", "orders", "billing", "--absent", "2d").stdout.splitlines()
+    assert one[1:] == ["  that is well until a message is 2d old (--absent)"]
+    run(broker, "explain", "orders", "billing", "--absent", "0.001s", code=1)
+
+    shown = run(broker, "explain", *now, code=1)
     assert "/default/orders billing: no consumer is connected; 30 messages in the backlog" in shown.stdout
     assert "2 things are not well." in shown.stderr
-    raw = run(broker, "explain", "-o", "raw", code=1).stdout.splitlines()
+    raw = run(broker, "explain", "-o", "raw", *now, code=1).stdout.splitlines()
     assert sorted(line.split("\t")[:2] for line in raw) == [
         ["no-consumer", "/default/jobs billing"],
         ["no-consumer", "/default/orders billing"],
     ]
-    assert run(broker, "explain", "orders", code=1).stdout.startswith("billing: no consumer is connected; 30 messages")
-    assert run(broker, "explain", "orders", "billing", code=1).stdout.startswith(
+    assert run(broker, "explain", "orders", *now, code=1).stdout.startswith(
+        "billing: no consumer is connected; 30 messages"
+    )
+    assert run(broker, "explain", "orders", "billing", *now, code=1).stdout.startswith(
         "no consumer is connected; 30 messages"
     )
-    rows = json.loads(run(broker, "explain", "jobs", "billing", "-o", "json", code=1).stdout)
+    rows = json.loads(run(broker, "explain", "jobs", "billing", "-o", "json", *now, code=1).stdout)
     assert [each["topic"] for each in rows] == [f"/default/jobs-part-{number}" for number in range(3)]
     assert {each["state"] for each in rows} == {"no-consumer"}
     assert json.loads(run(broker, "subscriptions", "explain", "orders", "billing", "-o", "json").stdout)["sentence"]
@@ -117,7 +144,7 @@ def test_from_nothing_to_something_not_well_and_back(broker):
         for each in json.loads(run(broker, "subscriptions", "list", "-o", "json").stdout)
         if each["topic"] == "/default/jobs"
     ]
-    assert (whole["backlog_messages"], whole["partitions"], whole["well"]) == (30, 3, False)
+    assert (whole["backlog_messages"], whole["partitions"], whole["well"]) == (30, 3, True)
 
     for topic in ("orders", "jobs"):
         run(broker, "consume", topic, "-s", "billing", "--until-caught-up")

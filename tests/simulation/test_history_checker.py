@@ -566,3 +566,35 @@ def test_a_power_loss_undoes_that_messages_must_come_again(steps: str, again: bo
         STEPS[step](history)
     history.audit("hot", TOPIC, audited(range(6)))
     assert any("were not delivered again after a seek" in violation for violation in history.check()) is again
+
+
+# --- Messages that an operator skips
+
+
+@pytest.mark.parametrize("voids", [False, True])
+def test_after_a_skip_nothing_acknowledged_comes_again_other_than_after_a_move(voids: bool) -> None:
+    history, session = good_history()
+    history.confirmed(session, TOPIC, [spot(number) for number in range(6)], 1, (0, 0))
+    for _ in range(2):  # before and after the call
+        history.moved(TOPIC, "s", 2, voids=voids)
+    again = history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC])
+    history.deliver(again, 1, TOPIC, 4, payload(4), None, attempt=2)
+    history.audit("hot", TOPIC, audited(range(6)))
+    assert any("came again after its acknowledgement" in violation for violation in history.check()) is not voids
+
+
+@pytest.mark.parametrize(("below", "well"), [(2, True), (1, False)])
+def test_what_was_skipped_need_not_be_delivered(below: int, well: bool) -> None:
+    history = History()
+    history.topic(TOPIC, Durability.DISK)
+    session = history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC])
+    for number in range(4):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+        history.acknowledge(payload(number), TOPIC, number)
+    for _ in range(2):
+        history.moved(TOPIC, "s", below, voids=False)
+    for number in (2, 3):
+        history.deliver(session, 1, TOPIC, number, payload(number), None)
+        history.given(session, TOPIC, number, payload(number), history.moment(session, TOPIC))
+    history.audit("hot", TOPIC, audited(range(4)))
+    assert bool(history.check()) is not well

@@ -75,6 +75,7 @@ def unary_calls(operations: Operations) -> Service:
         (api.Method.CREATE_SUBSCRIPTION, subscriptions.create_subscription, api.CreateSubscription),
         (api.Method.SEEK_SUBSCRIPTION, subscriptions.seek_subscription, api.SeekSubscription),
         (OverviewMethod.PLAN_SEEK, subscriptions.plan_seek, overview_api.PlanSeek),
+        (OverviewMethod.SKIP, subscriptions.skip_messages, overview_api.SkipMessages),
         (api.Method.DELETE_SUBSCRIPTION, subscriptions.delete_subscription, api.DeleteSubscription),
         (PolicyMethod.SHOW, policies.show, policy_api.ShowPolicies),
         (PolicyMethod.CHANGE, policies.change, policy_api.ChangePolicies),

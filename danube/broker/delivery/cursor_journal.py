@@ -5,9 +5,13 @@ Which entries are written, and when, is decided in :mod:`danube.broker.delivery.
 
 from __future__ import annotations
 
+import trio
+
 from danube.broker.delivery.cursor_entries import CursorEntries
 from danube.broker.delivery.source import Source
 from danube.dispatch import Cursor
+from danube.model import api
+from danube.model.errors import DanubeError
 
 __all__ = ["CursorJournal"]
 
@@ -41,3 +45,28 @@ class CursorJournal(CursorEntries):
         while not self.has_saved(wanted):
             await self._source.next_commit()
         self.check()
+
+    async def flushed(self) -> None:
+        """Wait until all acknowledgements up to now are durable; raise if they never will be."""
+        waiter = _Waiter()
+        try:
+            self.flush(waiter, 0)
+            await waiter.done.wait()
+        finally:
+            self.forget(waiter)
+        self.check()
+
+
+class _Waiter:
+    """Waits for a flush in the place of a consumer."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+
+    def send(self, _reply: api.ConsumeReply, /) -> None:
+        self.done.set()
+
+    def end(self, _error: DanubeError, /) -> None:
+        self.done.set()  # the journal's entries remember it

@@ -290,6 +290,20 @@ class Subscription(Pump):
         self._acked(settled)
         return settled
 
+    async def skip(self, ranges: Sequence[int]) -> None:
+        """Treat flat ranges as acknowledged, and return when that is durable: an operator gives them up.
+
+        Messages among them that a consumer has are settled as well; its own acknowledgement then changes nothing. A
+        subscription that has stopped at damaged data is tried again. If the caller is cancelled, they are skipped, and
+        that becomes durable soon.
+
+        Raises:
+            JournalFencedError, UnavailableError: it is not durable; the broker is about to end.
+        """
+        self.forget_failure()
+        self.settle(ranges)
+        await self._journal.flushed()
+
     def expire_below(self, offset: Offset) -> None:
         """Settle all messages below an offset, delivered or not: they have outlived the topic's ``message_ttl_s``."""
         floor = self.cursor.floor

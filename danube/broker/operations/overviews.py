@@ -111,7 +111,7 @@ class OverviewOperations:
             subscription = topic.subscriptions.get(name)
             if subscription is None:
                 continue  # deleted in the meantime
-            row = self._row(topic, subscription, request.patience_s)
+            row = self._row(topic, subscription, request)
             if not (request.unwell_only and row.well):
                 rows.append(row)
         more = len(places) > request.limit
@@ -129,7 +129,7 @@ class OverviewOperations:
             if topic.name.startswith(prefix) and topic.name >= request.after[0]:
                 yield topic
 
-    def _row(self, topic: Topic, subscription: Subscription, patience_s: float) -> SubscriptionRow:
+    def _row(self, topic: Topic, subscription: Subscription, request: OverviewSubscriptions) -> SubscriptionRow:
         from danube.broker.operations.wellness import is_well
 
         explanation = explanation_of(subscription, trio.current_time())
@@ -141,7 +141,9 @@ class OverviewOperations:
             type=subscription.kind,
             state=explanation.state,
             sentence=explanation.sentence,
-            well=is_well(explanation.state, facts.backlog_messages, age_s, patience_s),
+            well=is_well(
+                explanation.state, facts.backlog_messages, age_s, request.patience_s, request.absent_patience_s
+            ),
             backlog_messages=facts.backlog_messages,
             oldest_age_s=age_s,
             consumers=len(facts.consumers),

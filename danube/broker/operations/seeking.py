@@ -1,4 +1,4 @@
-"""What a seek would do to a subscription. Pure."""
+"""What a seek would do to a subscription, and which messages are skipped. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from danube.dispatch import Cursor
 from danube.model.ids import Offset
 from danube.model.overview_api import SeekPlan
 
-__all__ = ["moved_by", "plan_of"]
+__all__ = ["moved_by", "plan_of", "unacked_below"]
 
 
 def moved_by(cursor: Cursor, by: int, start_offset: Offset, end_offset: Offset) -> Offset:
@@ -47,4 +47,23 @@ def plan_of(topic: str, cursor: Cursor, target: int, start_offset: Offset, end_o
         end_offset=Offset(end_offset),
         skipped_messages=skipped,
         repeated_messages=max(0, end_offset - target) - left,
+        generation=cursor.generation,
     )
+
+
+def unacked_below(cursor: Cursor, below: int, start_offset: Offset, end_offset: Offset) -> tuple[list[int], int]:
+    """Return what has to be settled so that everything below an offset is acknowledged.
+
+    Args:
+        cursor: of the subscription.
+        below: the offset; the end of the log is the last one.
+        start_offset, end_offset: of the log.
+
+    Returns:
+        Flat ranges, and how many stored messages they have: those that retention has removed do not count.
+    """
+    end = min(below, end_offset)
+    if end <= cursor.floor:
+        return [], 0
+    stored = sum(high - low for low, high in cursor.live(max(cursor.floor, start_offset), end))
+    return [cursor.floor, end], stored

@@ -1,4 +1,4 @@
-"""Operations on subscriptions: list, describe, explain, create, seek, delete."""
+"""Operations on subscriptions: list, describe, explain, create, seek, skip, delete."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import trio
 
 from danube.broker.delivery.explain import explanation_of, info_of
 from danube.model import api, validate_name, validate_topic
-from danube.model.errors import SubscriptionNotFoundError
-from danube.model.ids import TopicId
-from danube.model.overview_api import PlanSeek, SeekPlans
+from danube.model.errors import FailedPreconditionError, InvalidArgumentError, SubscriptionNotFoundError
+from danube.model.ids import Offset, TopicId
+from danube.model.overview_api import PlanSeek, SeekPlans, SkipMessages, Skipped
 from danube.model.records import check_topic_ids
 
 if TYPE_CHECKING:
@@ -105,6 +105,36 @@ class SubscriptionOperations:
                 target = await topic.resolve_position(request.position, request.time_us)
             plans.append(plan_of(topic.name, found.cursor, target, topic.start_offset, topic.end_offset))
         return SeekPlans(plans)
+
+    async def skip_messages(self, request: SkipMessages) -> Skipped:
+        """Acknowledge what lies below an offset, in the place of a consumer; return when that is durable.
+
+        Raises:
+            InvalidArgumentError: the topic has several partitions, whose offsets have nothing to do with each other.
+            FailedPreconditionError: the subscription was moved since the request was planned; or the topic stores no
+                messages.
+        """
+        from danube.broker.operations.seeking import unacked_below  # most brokers are never asked
+
+        places = self._directory.subscriptions(request.topic, request.subscription)
+        (topic, found), *others = places
+        if others or topic.name != request.topic:
+            raise InvalidArgumentError(
+                f"topic {request.topic!r} has partitions, each with offsets of its own; name one of them, such as"
+                f" {topic.name!r}"
+            )
+        if topic.lossy:
+            raise FailedPreconditionError(
+                f"topic {topic.name!r} has durability none: its messages are not stored, so none waits to be skipped"
+            )
+        if request.generation != found.cursor.generation:
+            raise FailedPreconditionError(
+                f"subscription {found.name!r} of topic {topic.name!r} was moved since this was planned, so nothing was"
+                " skipped; plan it again"
+            )
+        ranges, messages = unacked_below(found.cursor, request.below, topic.start_offset, topic.end_offset)
+        await found.skip(ranges)
+        return Skipped(topic=topic.name, skipped_messages=messages, floor=Offset(found.cursor.floor))
 
     async def delete_subscription(self, request: api.DeleteSubscription) -> api.Done:
         """Delete a subscription; its consumers are disconnected."""

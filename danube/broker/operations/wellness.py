@@ -23,7 +23,7 @@ CERTIFICATE_S: Final = 14 * 86_400.0
 """A certificate that ends within this time is reported."""
 
 
-def is_well(state: str, backlog_messages: int, age_s: float, patience_s: float) -> bool:
+def is_well(state: str, backlog_messages: int, age_s: float, patience_s: float, absent_patience_s: float) -> bool:
     """Return whether a subscription needs no attention.
 
     Args:
@@ -31,13 +31,15 @@ def is_well(state: str, backlog_messages: int, age_s: float, patience_s: float) 
         backlog_messages: unacknowledged messages.
         age_s: age of the oldest of them; negative: not known.
         patience_s: how old it may be while there is progress, or a consumer that may go on.
+        absent_patience_s: how old it may be while no consumer is connected. Where the age is not known, messages
+            without a consumer are lost or may be old, and need attention.
     """
     if state in _ALWAYS_UNWELL:
         return False
     if state in _ALWAYS_WELL or backlog_messages <= 0:
         return True
     if state == "no-consumer":
-        return False
+        return 0 <= age_s <= absent_patience_s
     return age_s <= patience_s
 
 

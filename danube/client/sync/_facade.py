@@ -47,7 +47,7 @@ from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.job_api import Job
 from danube.model.limits import MIB, Limits
 from danube.model.log_api import LogLevel
-from danube.model.overview_api import PATIENCE_S, FindingList, SeekPlan
+from danube.model.overview_api import ABSENT_PATIENCE_S, PATIENCE_S, FindingList, SeekPlan, Skipped
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 from danube.model.policy_api import PolicyReport
 from danube.model.query_api import LogParts, LogState
@@ -664,6 +664,39 @@ class Admin(Handle[_admin.Admin]):
         """
         return self._loop.run(self._inner.plan_seek, topic, subscription, position, by=by)
 
+    def skip_messages(self, topic: str, subscription: str, messages: int) -> list[Skipped]:
+        """Skip the next unacknowledged messages of a subscription, and return when that is durable.
+
+        They count as acknowledged, also those that a consumer has at the moment, and are not delivered again. No other
+        message is affected: other than by a seek, what was acknowledged stays so.
+
+        Args:
+            topic, subscription: the subscription.
+            messages: how many, at most, in each partition. Those that consumers acknowledge meanwhile count.
+
+        Returns:
+            A row for each partition.
+
+        Raises:
+            InvalidArgumentError: ``messages`` is below 1.
+            FailedPreconditionError: the topic stores no messages (durability ``none``), or the subscription was moved
+                at the same time. Nothing was skipped, in that partition.
+        """
+        return self._loop.run(self._inner.skip_messages, topic, subscription, messages)
+
+    def skip_planned(self, subscription: str, plans: Sequence[SeekPlan]) -> list[Skipped]:
+        """As :meth:`skip_messages`, but skip what :meth:`plan_seek` has planned: all below each plan's ``target``.
+
+        Args:
+            subscription: its name.
+            plans: as :meth:`plan_seek` has returned them.
+
+        Raises:
+            InvalidArgumentError: a plan is none.
+            FailedPreconditionError: as :meth:`skip_messages`.
+        """
+        return self._loop.run(self._inner.skip_planned, subscription, plans)
+
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription and its cursor; connected consumers are disconnected."""
         self._loop.run(self._inner.delete_subscription, topic, subscription)
@@ -675,6 +708,7 @@ class Admin(Handle[_admin.Admin]):
         topic: str | None = None,
         unwell_only: bool = False,
         patience_s: float = PATIENCE_S,
+        absent_patience_s: float = ABSENT_PATIENCE_S,
     ) -> Overview:
         """Return the subscriptions of all topics of the cluster, in the order of their names, with their states.
 
@@ -684,12 +718,18 @@ class Admin(Handle[_admin.Admin]):
             unwell_only: leave out those that are well.
             patience_s: subscriptions with work in progress count as well until their oldest unacknowledged message is
                 older, in seconds.
+            absent_patience_s: the same for subscriptions without a consumer, which may be those of nightly jobs.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
         return self._loop.run(
-            self._inner.overview, namespace=namespace, topic=topic, unwell_only=unwell_only, patience_s=patience_s
+            self._inner.overview,
+            namespace=namespace,
+            topic=topic,
+            unwell_only=unwell_only,
+            patience_s=patience_s,
+            absent_patience_s=absent_patience_s,
         )
 
     def findings(self) -> FindingList:

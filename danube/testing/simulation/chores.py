@@ -111,8 +111,11 @@ async def _read(applications: Applications, plan: ChorePlan, client: Client, ran
 
 
 async def _seek(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
-    """Move a subscription backward or forward."""
+    """Move a subscription backward or forward; or skip some messages, after which none may come again."""
     assert plan.consumer is not None
+    if random.random() < 0.3:
+        await _skip(applications, plan, client, random.choice((1, 10)))
+        return
     subscription, target = plan.consumer.subscription, random.choice((0, 10, 100))
     moves = {part: applications.history.moved(part, subscription, target) for part in plan.topic.parts}
     applications.trace("seek", plan.topic.name, subscription, target)
@@ -126,6 +129,21 @@ async def _seek(applications: Applications, plan: ChorePlan, client: Client, ran
     for part, before in moves.items():
         applications.history.sought(part, subscription, target, before)
     applications.trace("sought", plan.topic.name, subscription, target)
+
+
+async def _skip(applications: Applications, plan: ChorePlan, client: Client, count: int) -> None:
+    assert plan.consumer is not None
+    subscription, history = plan.consumer.subscription, applications.history
+    for each in await client.admin.plan_seek(plan.topic.name, subscription, by=count):
+        applications.trace("skip", each.topic, subscription, count, each.target)
+        history.moved(each.topic, subscription, each.target, voids=False)
+        failed = True
+        try:
+            (done,) = await client.admin.skip_planned(subscription, [each])
+            failed = False
+        finally:
+            history.moved(each.topic, subscription, each.target, failed=failed, voids=False)
+        applications.trace("skipped", each.topic, subscription, done.skipped_messages, done.floor)
 
 
 async def _change_policy(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
