@@ -171,7 +171,8 @@ class Client:
         self.storages = Storages(pool)
         self.logs = Logs(pool)
         self.jobs = Jobs(pool)
-        self.stages = Stages(pool)
+        telemetry = pool.options.telemetry
+        self.stages = Stages(pool) if telemetry is None else telemetry.stages(pool)
 
     @property
     def connected(self) -> bool:

@@ -10,9 +10,8 @@ import anyio
 import anyio.lowlevel
 
 from danube.client._checks import check_count, check_offset
-from danube.client._delivered import BareMessage, DeliveredBatch
+from danube.client._delivered import BareMessage
 from danube.client._feed import Feed
-from danube.client._instruments import NOT_TRACED, Processing
 from danube.client._leases import RenewalClock
 from danube.client._receiver import Receiver
 from danube.client._tasks import copy_error
@@ -61,16 +60,6 @@ class Consumer(Receiver[Feed]):
     async def wait_active(self) -> None:
         """Wait until this consumer of a failover subscription is the active one."""
         await self._wait_for(lambda: self.active)
-
-    # --- Processing --------------------------------------------------------------------------------------------------
-
-    def processing(self, message: BareMessage | DeliveredBatch) -> Processing:
-        """Handle a message or batch within this block, to have it traced: ``with consumer.processing(message)``.
-
-        With telemetry (see :func:`danube.connect`) the block is a span that belongs to the trace in which the message
-        was sent; what is sent within goes on with it. Without telemetry the block has no effect.
-        """
-        return NOT_TRACED
 
     # --- Acknowledging -----------------------------------------------------------------------------------------------
 

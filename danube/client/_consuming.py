@@ -100,9 +100,15 @@ async def open_reader(
     *,
     credit_messages: int,
     credit_bytes: int,
+    traced: bool = True,
 ) -> AsyncIterator[Reader]:
-    """Open a reader of a topic; ``topics`` are the topic or its partitions, read from their positions (or times)."""
-    reader = Reader(topic, name, pool.options.limits.max_batch_bytes)
+    """Open a reader of a topic; ``topics`` are the topic or its partitions, read from their positions (or times).
+
+    ``traced``: False for a reader whose messages are mostly those of others, such as a requester's.
+    """
+    telemetry = pool.options.telemetry if traced else None
+    make = Reader if telemetry is None else telemetry.reader
+    reader = make(topic, name, pool.options.limits.max_batch_bytes)
     feeds = [
         ReaderFeed(
             index,

@@ -1,7 +1,8 @@
 """What a client that is traced and measured takes instead of its own classes.
 
-The client itself has no code for that on the way of a message: a client with telemetry opens other producers and
-consumers, derived from the ordinary ones. :class:`danube.client.telemetry.Telemetry` is the implementation.
+The client itself has no code for that on the way of a message: a client with telemetry opens other producers,
+consumers, readers and stages, derived from the ordinary ones. The implementation is
+:class:`danube.client.telemetry.Telemetry`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from danube.client._consumer import Consumer
+    from danube.client._pool import Pool
     from danube.client._producer import Producer
+    from danube.client._reader import Reader
+    from danube.client._stages import Stages
 
 __all__ = ["NOT_TRACED", "Instruments", "Processing"]
 
 
 class Processing:
-    """The handling of a message or batch; made by :meth:`Consumer.processing`. Without telemetry it does nothing."""
+    """The handling of a message or batch; made by ``processing()`` of consumers and readers.
+
+    Without telemetry it does nothing.
+    """
 
     __slots__ = ()
 
@@ -39,7 +46,7 @@ NOT_TRACED: Final = Processing()
 
 @runtime_checkable
 class Instruments(Protocol):
-    """Makes producers and consumers that are traced and measured; see :class:`danube.client.telemetry.Telemetry`."""
+    """Makes objects that are traced and measured; see :class:`danube.client.telemetry.Telemetry`."""
 
     def producer(self, *args: Any) -> Producer:
         """Return a producer; arguments as of :class:`danube.client.Producer`."""
@@ -47,4 +54,12 @@ class Instruments(Protocol):
 
     def consumer(self, *args: Any) -> Consumer:
         """Return a consumer; arguments as of :class:`danube.client.Consumer`."""
+        ...
+
+    def reader(self, *args: Any) -> Reader:
+        """Return a reader; arguments as of :class:`danube.client.Reader`."""
+        ...
+
+    def stages(self, pool: Pool) -> Stages:
+        """Return what :attr:`danube.client.Client.stages` is."""
         ...

@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from danube.client._delivered import OpenBatch, live_ranges, message_count, open_delivery
 from danube.client._inflow import Inflow
+from danube.client._instruments import NOT_TRACED
 from danube.client._message import Batch, Message
 from danube.client._tasks import copy_error
 from danube.model.api import CaughtUp
@@ -20,6 +21,9 @@ from danube.model.errors import ClosedError, CorruptBatchError, DataLossError
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
+
+    from danube.client._delivered import BareMessage, DeliveredBatch
+    from danube.client._instruments import Processing
 
 __all__ = ["Receiver"]
 
@@ -110,6 +114,14 @@ class Receiver(Generic[F]):
     async def wait_caught_up(self) -> None:
         """Wait until :attr:`caught_up`. Another task has to take the messages meanwhile."""
         await self._wait_for(lambda: self.caught_up)
+
+    def processing(self, message: BareMessage | DeliveredBatch) -> Processing:
+        """Handle a message or batch within this block, to have it traced: ``with consumer.processing(message)``.
+
+        With telemetry (see :func:`danube.connect`) the block is a span that belongs to the trace in which the message
+        was sent; what is sent within goes on with it. Without telemetry the block has no effect.
+        """
+        return NOT_TRACED
 
     async def _next_message(self) -> Message:
         while True:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from danube.client._checks import check_count, check_seconds
+from danube.client._consume_options import READ_AHEAD, start_positions
+from danube.client._consuming import open_reader
 from danube.client._payloads import checked_attributes
 from danube.client._tasks import background_tasks, copy_error
 from danube.model.errors import (
@@ -30,6 +32,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     RequestFailedError,
 )
+from danube.model.limits import MIB
 from danube.model.policies import LATEST, Durability, SubscriptionType
 
 if TYPE_CHECKING:
@@ -255,8 +258,19 @@ async def open_requester(
     check_count("max_outstanding", max_outstanding, 1)
     await _create_topics(client, topic)
     identity = client._pool.options.environment.random_name("requester")
+    replies = replies_topic(topic)
+    parts = await client._topics(replies, 0)
     async with (
-        client.reader(replies_topic(topic), start=LATEST, name=identity) as reader,
+        open_reader(
+            client._pool,
+            replies,
+            identity,
+            parts,
+            start_positions(LATEST, len(parts)),
+            credit_messages=READ_AHEAD,
+            credit_bytes=16 * MIB,
+            traced=False,  # most replies are those of others
+        ) as reader,
         client.producer(topic) as producer,
         background_tasks() as group,
     ):

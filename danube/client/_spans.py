@@ -6,19 +6,24 @@ in the format of the W3C. Copies of a message keep them: dead letters, and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from danube.model.batch import Record
+from danube.model.names import split_partition
 
 __all__ = [
     "BUCKETS_S",
     "MAX_LINKS",
     "TRACEPARENT",
     "Destination",
+    "base_topic",
     "carried",
     "carriers",
     "continues",
     "message_id",
     "operation",
+    "with_carrier",
 ]
 
 TRACEPARENT: Final = "traceparent"
@@ -74,6 +79,12 @@ def message_id(partition: int, offset: int) -> str:
     return f"{partition}:{offset}"
 
 
+def base_topic(name: str) -> str:
+    """Return the topic that a partition belongs to; a plain topic is returned unchanged."""
+    split = split_partition(name)
+    return split[0] if split else name
+
+
 def carried(attributes: Mapping[str, str] | None) -> dict[str, str]:
     """Return the attributes of a message that carry a context; empty without a ``traceparent``."""
     if not attributes or TRACEPARENT not in attributes:
@@ -102,3 +113,23 @@ def continues(attributes: Mapping[str, str] | None) -> bool:
     Not of a dead letter, whose handling is a matter of its own, maybe days later: it is linked with the original.
     """
     return attributes is not None and TRACEPARENT in attributes and _ORIGINAL not in attributes
+
+
+def with_carrier(records: Sequence[Any], carrier: Mapping[str, str]) -> Sequence[Any]:
+    """Return messages to be staged with a context; one that has a context already keeps it.
+
+    Args:
+        records: payloads, or Records. What is neither is returned as it is: staging refuses it.
+        carrier: attributes that carry the context; empty: the messages are returned as they are.
+    """
+    kinds = set(map(type, records)) if carrier else ()
+    if kinds == {bytes}:
+        return [Record(payload, None, dict(carrier)) for payload in records]
+    if kinds == {Record}:
+        return [
+            each
+            if each.attributes and TRACEPARENT in each.attributes
+            else Record(each.payload, each.key, {**carrier, **(each.attributes or {})}, each.publish_delta_us)
+            for each in records
+        ]
+    return records

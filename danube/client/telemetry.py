@@ -1,5 +1,7 @@
 """Traces and metrics of a client, by OpenTelemetry. Imported only when an application makes a :class:`Telemetry`.
 
+Those of staged publishing are in :mod:`danube.client._stage_spans`.
+
 Only OpenTelemetry's API is needed here; without an SDK, which the application chooses, its spans record nothing. The
 context goes into a message only if its span records, because a batch with attributes is larger and slower than one of
 bare payloads.
@@ -8,13 +10,15 @@ bare payloads.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from danube.client._consumer import Consumer
 from danube.client._delivered import BareMessage
 from danube.client._instruments import Processing
 from danube.client._producer import Producer
+from danube.client._reader import Reader
 from danube.client._spans import (
     BUCKETS_S,
     TRACEPARENT,
@@ -48,10 +52,12 @@ if TYPE_CHECKING:
     from danube.client._delivered import DeliveredBatch, Source
     from danube.client._message import Batch
     from danube.client._payloads import BytesLike
+    from danube.client._pool import Pool
     from danube.client._receipt import Pending
     from danube.client._receipts import RangeReceipt, Receipt
+    from danube.client._stages import Stages
 
-__all__ = ["Telemetry"]
+__all__ = ["Operation", "Telemetry", "carrier_of", "links_of"]
 
 _TRACE = TraceContextTextMapPropagator()
 _BAGGAGE = W3CBaggagePropagator()
@@ -99,8 +105,18 @@ class Telemetry:
         """Return a consumer that is traced and measured."""
         return _TracedConsumer(self, *args)
 
+    def reader(self, *args: Any) -> Reader:
+        """Return a reader that is traced and measured."""
+        return _TracedReader(self, *args)
 
-class _Operation:
+    def stages(self, pool: Pool) -> Stages:
+        """Return stages that are traced and measured."""
+        from danube.client._stage_spans import TracedStages
+
+        return TracedStages(self, pool)
+
+
+class Operation:
     """A span, its duration, and the number of its messages: a ``with`` block."""
 
     __slots__ = ("_began", "_count", "_counter", "_duration", "_labels", "_token", "span")
@@ -115,6 +131,7 @@ class _Operation:
         links: Sequence[Link] = (),
         count: int = 0,
         began: tuple[int, float] | None = None,
+        current: bool = True,
     ) -> None:
         """Begin an operation.
 
@@ -126,12 +143,13 @@ class _Operation:
             links: of the span.
             count: messages that are counted as sent or consumed.
             began: when it began, by ``time.time_ns`` and ``time.perf_counter``; None: now.
+            current: whether its span is the current one within the block; not for one that another task may end.
         """
         type_, topic = attributes["messaging.operation.type"], attributes["messaging.destination.name"]
         self._labels: dict[str, str | int] = {
             name: value
             for name, value in attributes.items()
-            if name not in ("messaging.batch.message_count", "messaging.message.id", "danube.delivery_attempt")
+            if name.startswith("messaging.") and name not in ("messaging.batch.message_count", "messaging.message.id")
         }
         self._count = count
         self._counter = {"send": telemetry._sent, "receive": telemetry._consumed}.get(str(type_))
@@ -141,19 +159,24 @@ class _Operation:
         self.span = telemetry._tracer.start_span(
             f"{type_} {topic}", base, kind, attributes, links, started_ns, record_exception=False
         )
-        self._token = contexts.attach(trace.set_span_in_context(self.span, base))
+        self._token = contexts.attach(trace.set_span_in_context(self.span, base)) if current else None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        contexts.detach(self._token)
+        if self._token is not None:
+            contexts.detach(self._token)
         if error is not None:
             self.failed(error)
         self._duration.record(time.perf_counter() - self._began, self._labels)
         if self._counter is not None and self._count:
             self._counter.add(self._count, self._labels)
         self.span.end()
+
+    def sent(self, count: int) -> None:
+        """Count so many messages as sent, once it has ended."""
+        self._count = count
 
     def failed(self, error: BaseException | str) -> None:
         """Note that it has failed."""
@@ -165,7 +188,7 @@ class _Operation:
             self.span.record_exception(error)
 
 
-class _TracedProducing(_Operation):
+class _TracedProducing(Operation):
     """A ``send``."""
 
     __slots__ = ("attributes",)
@@ -178,7 +201,7 @@ class _TracedProducing(_Operation):
             telemetry,
             SpanKind.PRODUCER,
             operation("send", name, destination, count=None if name == "send" else count),
-            links=_links([carried(given)]),
+            links=links_of([carried(given)]),
             count=count,
         )
         self.attributes = attributes if given is None and attributes is not None else _injected(self.span, given)
@@ -275,25 +298,11 @@ class _TracedConsumer(Consumer):
             await super().ack_cumulative(message)
 
     async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
-        began = time.time_ns(), time.perf_counter()
-        try:
-            batch = await super()._next_batch(until_caught_up=until_caught_up)
-        except Exception as error:
-            attributes = operation("receive", "receive", self._destination())
-            with _Operation(self._telemetry, SpanKind.CLIENT, attributes, began=began) as receiving:
-                receiving.failed(error)
-            raise
+        batch = await _received(
+            self._telemetry, self._destination, partial(super()._next_batch, until_caught_up=until_caught_up)
+        )
         if batch is not None:
-            destination = self._destination()
-            with _Operation(
-                self._telemetry,
-                SpanKind.CLIENT,
-                operation("receive", "receive", destination, batch.partition, len(batch)),
-                links=_links(carriers(_attributes_of(batch))),
-                count=len(batch),
-                began=began,
-            ):
-                batch.feed = self._observed(batch.feed)
+            batch.feed = self._observed(batch.feed)
         return batch
 
     def _observed(self, source: Source) -> Source:
@@ -301,6 +310,44 @@ class _TracedConsumer(Consumer):
 
     def _destination(self) -> Destination:
         return Destination(self.topic, self.subscription, len(self._feeds) > 1)
+
+
+class _TracedReader(Reader):
+    """A reader with spans for receiving and processing."""
+
+    def __init__(self, telemetry: Telemetry, *args: Any) -> None:
+        super().__init__(*args)
+        self._telemetry = telemetry
+
+    def processing(self, message: BareMessage | DeliveredBatch) -> Processing:
+        return _TracedProcessing(self._telemetry, self._destination(), message)
+
+    async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
+        take = partial(super()._next_batch, until_caught_up=until_caught_up)
+        return await _received(self._telemetry, self._destination, take)
+
+    def _destination(self) -> Destination:
+        return Destination(self.topic, "", len(self._feeds) > 1)
+
+
+async def _received(
+    telemetry: Telemetry, destination: Callable[[], Destination], take: Callable[[], Awaitable[Batch | None]]
+) -> Batch | None:
+    """Take a delivery; a wait that is cancelled, or ends without one, has no span."""
+    began = time.time_ns(), time.perf_counter()
+    try:
+        batch = await take()
+    except Exception as error:
+        attributes = operation("receive", "receive", destination())
+        with Operation(telemetry, SpanKind.CLIENT, attributes, began=began) as receiving:
+            receiving.failed(error)
+        raise
+    if batch is not None:
+        attributes = operation("receive", "receive", destination(), batch.partition, len(batch))
+        links = links_of(carriers(_attributes_of(batch)))
+        with Operation(telemetry, SpanKind.CLIENT, attributes, links=links, count=len(batch), began=began):
+            pass  # it was the wait
+    return batch
 
 
 class _TracedProcessing(Processing):
@@ -316,7 +363,7 @@ class _TracedProcessing(Processing):
         self._telemetry = telemetry
         self._destination = destination
         self._message = message
-        self._operation: _Operation | None = None
+        self._operation: Operation | None = None
 
     def __enter__(self) -> Self:
         message = self._message
@@ -325,16 +372,16 @@ class _TracedProcessing(Processing):
             attributes = operation("process", "process", self._destination, message.partition)
             attributes["messaging.message.id"] = message_id(message.partition, message.offset)
             carrier = carried(message.attributes)
-            links = _links([carrier])
+            links = links_of([carrier])
             context = _BAGGAGE.extract(carrier, context)
             if links and continues(message.attributes) and not trace.get_current_span().get_span_context().is_valid:
                 links, context = [], _TRACE.extract(carrier, context)
         else:
             attributes = operation("process", "process", self._destination, message.partition, len(message))
-            links = _links(carriers(_attributes_of(message)))
+            links = links_of(carriers(_attributes_of(message)))
         if message.attempt > 1:
             attributes["danube.delivery_attempt"] = message.attempt
-        self._operation = _Operation(self._telemetry, SpanKind.CONSUMER, attributes, context=context, links=links)
+        self._operation = Operation(self._telemetry, SpanKind.CONSUMER, attributes, context=context, links=links)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -377,14 +424,14 @@ class _TracedSource:
     def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
         self._source.extend(ranges, lease_s, moves)
 
-    def _settling(self, name: str, ranges: list[int]) -> _Operation | Processing:
+    def _settling(self, name: str, ranges: list[int]) -> Operation | Processing:
         count = sum(ranges[1::2]) - sum(ranges[::2])
         return _settling(self._telemetry, name, self._destination, self.partition, ranges[0], count)
 
 
 def _settling(
     telemetry: Telemetry, name: str, destination: Destination, partition: int, offset: int, count: int | None
-) -> _Operation | Processing:
+) -> Operation | Processing:
     """Return the span of an acknowledgement or refusal.
 
     Outside of a span that records there is none: of millions of acknowledgements each would be a trace of its own.
@@ -393,7 +440,7 @@ def _settling(
         return Processing()
     attributes = operation("settle", name, destination, partition, None if count == 1 else count)
     attributes["messaging.message.id"] = message_id(partition, offset)
-    return _Operation(telemetry, SpanKind.CLIENT, attributes)
+    return Operation(telemetry, SpanKind.CLIENT, attributes)
 
 
 def _injected(span: Span, attributes: dict[str, str] | None) -> dict[str, str] | None:
@@ -403,14 +450,20 @@ def _injected(span: Span, attributes: dict[str, str] | None) -> dict[str, str] |
     """
     if not span.is_recording() or (attributes is not None and TRACEPARENT in attributes):
         return attributes
+    return {**carrier_of(span), **(attributes or {})}
+
+
+def carrier_of(span: Span) -> dict[str, str]:
+    """Return the attributes by which a message carries the context of a span; none if that does not record."""
     carrier: dict[str, str] = {}
-    context = trace.set_span_in_context(span)
-    _TRACE.inject(carrier, context)
-    _BAGGAGE.inject(carrier, context)
-    return {**carrier, **(attributes or {})}
+    if span.is_recording():
+        context = trace.set_span_in_context(span)
+        _TRACE.inject(carrier, context)
+        _BAGGAGE.inject(carrier, context)
+    return carrier
 
 
-def _links(found: Sequence[dict[str, str]]) -> list[Link]:
+def links_of(found: Sequence[dict[str, str]]) -> list[Link]:
     """Return links with the spans whose contexts messages carry; what is malformed is left out."""
     spans = [trace.get_current_span(_TRACE.extract(carrier, contexts.Context())) for carrier in found if carrier]
     return [Link(span.get_span_context()) for span in spans if span.get_span_context().is_valid]

@@ -93,6 +93,8 @@ class StagedBatch(_Value, frozen=True):
     """Bytes of its stored parts."""
     broker: str
     """The broker that holds it."""
+    traceparent: str = ""
+    """The context of the span that has staged it, by a client with telemetry; brokers leave it empty."""
 
 
 # --- Staging ---------------------------------------------------------------------------------------------------------

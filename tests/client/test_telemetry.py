@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from telemetry_helpers import Collected, connected, linked, told, traceparent
 
 import danube
 from danube.client import Client, Message
+from danube.client._instruments import NOT_TRACED
+from danube.model.batch import Record
 from danube.model.errors import ConfigurationError, InvalidArgumentError, RequestFailedError
 
 pytestmark = pytest.mark.virtual
@@ -216,6 +219,7 @@ async def test_a_responder_goes_on_with_the_trace_of_the_requester(tmp_path: Pat
             await rpc.request(b"?")
     trace_id = question.get_span_context().trace_id
     names = [span.name for span in collected.spans() if span.context.trace_id == trace_id]
+    assert collected.spans("receive /default/rpc-replies") == [], "replies are mostly those of others"
     assert names == [
         "send /default/rpc",
         "look up",
@@ -225,6 +229,112 @@ async def test_a_responder_goes_on_with_the_trace_of_the_requester(tmp_path: Pat
         "question",
     ]
     assert [span.status.status_code for span in collected.spans("process ")] == [StatusCode.UNSET, StatusCode.ERROR]
+
+
+async def test_a_reader_is_traced_without_settling_and_a_requester_has_no_spans_of_others(
+    tmp_path: Path, collected: Collected
+) -> None:
+    async with running_broker(tmp_path) as running, traced(running, collected) as client:
+        async with client.producer(ORDERS) as producer:
+            await producer.send(b"one")
+            await producer.send_many([b"two", b"three"])
+        async with client.reader(ORDERS, start="earliest") as reader, client.producer("/default/bills") as bills:
+            first = await reader.receive()
+            with reader.processing(first):
+                await bills.send(b"bill")
+            async for batch in reader.batches(until_caught_up=True):
+                with reader.processing(batch):
+                    pass
+            await client.admin.delete_topic(ORDERS)
+            with pytest.raises(danube.model.errors.DanubeError):
+                await reader.receive()
+    one, many = collected.spans(f"send {ORDERS}")
+    received, processed = collected.spans("receive "), collected.spans("process ")
+    assert [span_id for span in received for span_id in linked(span)] == [one.context.span_id, many.context.span_id]
+    assert [told(span).get("batch.message_count") for span in received] == [1, 2, None]
+    assert (received[-1].attributes or {})["error.type"] == "TopicNotFoundError"
+    assert "destination.subscription.name" not in told(received[0])
+    assert processed[0].parent is not None
+    assert processed[0].parent.span_id == one.context.span_id
+    assert linked(processed[1]) == [many.context.span_id]
+    assert collected.span("send /default/bills").context.trace_id == one.context.trace_id
+    assert collected.spans("settle ") == []
+    ((_, point),) = collected.points("messaging.client.consumed.messages")
+    assert point.value == 3
+
+
+async def test_stages_and_their_commit_are_linked_whoever_makes_them(tmp_path: Path, collected: Collected) -> None:
+    """The stages come back as from another process; messages with a context of their own keep it."""
+    parts = [f"{ORDERS}-part-{number}" for number in range(2)]
+    own = {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"}
+    async with running_broker(tmp_path) as running, traced(running, collected) as client:
+        await client.admin.create_topic(ORDERS, partitions=2)
+        staged = []
+        with collected.tracer.start_as_current_span("task") as task:
+            async with (
+                client.stages.open(parts[0], producer="job", batch_id=0) as first,
+                client.stages.open(parts[1], producer="job", batch_id=0) as second,
+            ):
+                await first.add([b"a", b"b"])
+                await second.add([Record(b"c", b"k", {"x": "y"}), Record(b"d", None, own)])
+                with pytest.raises(InvalidArgumentError, match="either bytes or Records"):
+                    await second.add([b"e", Record(b"f")])  # type: ignore[list-item]
+                staged = [await first.finish(), await second.finish()]
+        again = [pickle.loads(pickle.dumps(each)) for each in staged]
+        outcome = await client.stages.commit("job", 0, again)
+        repeated = await client.stages.commit("job", 0, again)
+        assert (outcome.committed, repeated.committed) == (True, False)
+        async with client.reader(ORDERS, start="earliest") as reader:
+            messages = {message.payload: message for message in [await reader.receive() for _ in range(4)]}
+            with reader.processing(messages[b"a"]):
+                pass
+        with pytest.raises(InvalidArgumentError):
+            await client.stages.commit("job", 1, "no list")  # type: ignore[arg-type]
+    one, two = sorted(collected.spans("create "), key=lambda span: span.name)
+    assert (one.name, one.kind, told(one)["batch.message_count"]) == (f"create {parts[0]}", SpanKind.PRODUCER, 2)
+    assert told(one)["operation.name"] == "stage"
+    assert [span.parent.span_id for span in (one, two) if span.parent] == [task.get_span_context().span_id] * 2
+    assert messages[b"a"].attributes == {"traceparent": traceparent(one)}
+    assert messages[b"c"].attributes == {"traceparent": traceparent(two), "x": "y"}
+    assert messages[b"c"].key == "k"
+    assert messages[b"d"].attributes == own
+    process = collected.span("process ")
+    assert process.parent is not None
+    assert process.parent.span_id == one.context.span_id
+    sent = collected.spans("send ")
+    assert [span.name for span in sent] == [f"send {ORDERS}"] * 2 + ["send job"]
+    assert set(linked(sent[0])) == {one.context.span_id, two.context.span_id}
+    assert (told(sent[0])["operation.name"], told(sent[0])["batch.message_count"]) == ("commit", 4)
+    assert sent[2].status.status_code == StatusCode.ERROR
+    points = collected.points("messaging.client.sent.messages")
+    assert sum(point.value for _, point in points) == 4, "the repetition has sent nothing"
+
+
+async def test_a_stage_that_is_left_by_an_error_has_failed_and_off_it_stages_bare_payloads(tmp_path: Path) -> None:
+    off, on = Collected(ALWAYS_OFF), Collected()
+    async with running_broker(tmp_path) as running:
+        await create(running, ORDERS)
+        async with traced(running, on) as client:
+            with pytest.raises(KeyError):
+                async with client.stages.open(ORDERS, producer="job", batch_id=0) as stage:
+                    raise KeyError("no such customer")
+        assert (on.span("create ").attributes or {})["error.type"] == "KeyError"
+        async with traced(running, off) as client:
+            async with client.stages.open(ORDERS, producer="job", batch_id=1) as stage:
+                await stage.add([b"a", b"b"])
+                staged = await stage.finish()
+            assert staged.traceparent == ""
+            assert (await client.stages.commit("job", 1, [staged])).committed
+            async with client.reader(ORDERS, start="earliest") as reader:
+                assert (await reader.receive_batch())._records is None, "the fast format of bare payloads"
+    assert off.spans() == []
+    for each in (off, on):
+        each.close()
+
+
+async def create(running: RunningBroker, topic: str) -> None:
+    async with running.client() as client:
+        await client.admin.create_topic(topic)
 
 
 async def test_spans_that_do_not_record_leave_messages_as_they_are(tmp_path: Path) -> None:
@@ -295,6 +405,14 @@ async def test_without_telemetry_there_is_no_other_code(tmp_path: Path) -> None:
                 processing.failed("nothing happens")
                 await message.ack()
             assert message.attributes is None
+            assert message._batch._records is None, "the fast format of bare payloads"
+        async with client.reader(ORDERS, start="earliest") as reader:
+            assert type(reader).__name__ == "Reader"
+            with reader.processing(await reader.receive()) as processing:
+                assert processing is NOT_TRACED, "no object is made"
+        assert type(client.stages).__name__ == "Stages"
+        async with client.stages.open(ORDERS, producer="job", batch_id=0) as stage:
+            assert type(stage).__name__ == "Stage"
     with pytest.raises(ConfigurationError, match="telemetry is a Telemetry, not str"):
         async with danube.connect(telemetry="on"):  # type: ignore[arg-type]
             pass

@@ -86,6 +86,25 @@ def test_blocking(broker: BrokerProcess, collected: Collected, backend: Literal[
     assert sorted(map(str, names)) == ["ack", "ack", "nack", "nack"]
 
 
+def test_blocking_stages_and_readers(broker: BrokerProcess, collected: Collected) -> None:
+    topic = "/default/sync-staged"
+    with sync.connect(broker.url, telemetry=collected.telemetry) as client:
+        client.admin.create_topic(topic)
+        with collected.tracer.start_as_current_span("task") as task:
+            with client.stages.open(topic, producer="sync-job", batch_id=0) as stage:
+                stage.add([b"a", b"b"])
+                staged = stage.finish()
+            client.stages.commit("sync-job", 0, [staged])
+        with client.reader(topic, start="earliest") as reader:
+            with reader.processing(reader.receive(timeout_s=30)):
+                pass
+    (created,), (sent,), (processed,) = (collected.spans(kind) for kind in ("create ", "send ", "process "))
+    assert [span.parent.span_id for span in (created, sent) if span.parent] == [task.get_span_context().span_id] * 2
+    assert linked(sent) == [created.context.span_id]
+    assert processed.parent is not None
+    assert processed.parent.span_id == created.context.span_id
+
+
 def test_a_blocking_responder_goes_on_with_the_trace(broker: BrokerProcess, collected: Collected) -> None:
     within: list[int] = []
 
@@ -130,4 +149,4 @@ def test_a_replay_by_the_command_line_stays_in_the_trace(broker: BrokerProcess, 
     processed = collected.spans("process ")
     assert [span.parent.span_id for span in processed if span.parent] == [sent.context.span_id] * 2
     received = collected.spans("receive ")
-    assert [linked(span) for span in received] == [[sent.context.span_id]] * 2
+    assert [linked(span) for span in received] == [[sent.context.span_id]] * 3, "the order, its dead letter, and again"

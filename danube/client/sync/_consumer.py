@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from danube.client._acks import AckLedger
 from danube.client._consumer import Consumer
-from danube.client.sync._messages import Batch, LoopSource, Message
+from danube.client.sync._messages import LoopSource, Message
 from danube.client.sync._receiver import ReceiverCore
 from danube.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from danube.client._delivered import Source
     from danube.client._feed import Feed
-    from danube.client._instruments import Processing
     from danube.client.sync._loop import Loop
 
 __all__ = ["ConsumerCore"]
@@ -46,13 +45,6 @@ class ConsumerCore(ReceiverCore[Consumer]):
         self._lock = threading.Lock()
         self._safe = [_SafeFeed(feed, loop, self) for feed in inner._feeds]
         self._is_scheduled = False
-
-    def processing(self, message: Message | Batch) -> Processing:
-        """Handle a message or batch within this block, to have it traced; as :meth:`danube.client.Consumer.processing`.
-
-        What this thread sends within goes on with the trace.
-        """
-        return self._inner.processing(message)
 
     def ack_cumulative(self, message: Message) -> None:
         """Acknowledge all messages delivered from the message's topic (partition), up to and including this one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
@@ -17,6 +17,9 @@ from danube.client.sync._handles import Handle
 from danube.client.sync._loop import Loop
 from danube.client.sync._messages import Batch, Message
 from danube.model.errors import DeadlineExceededError
+
+if TYPE_CHECKING:
+    from danube.client._instruments import Processing
 
 __all__ = ["ReceiverCore"]
 
@@ -65,6 +68,13 @@ class ReceiverCore(Handle[R]):
         """Iterate over batches; with ``until_caught_up``, end when the backlog has been taken."""
         while (batch := self._take(_whole, until_caught_up=until_caught_up)) is not None:
             yield batch
+
+    def processing(self, message: Message | Batch) -> Processing:
+        """Handle a message or batch within this block, to have it traced; as :meth:`danube.client.Consumer.processing`.
+
+        What this thread sends within goes on with the trace.
+        """
+        return self._inner.processing(message)
 
     def _source(self, feed: Any) -> Source:
         """Return the thread-safe receiver of acknowledgements, refusals and lease extensions for ``feed``."""
