@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from danube.model.ids import Offset
+from danube.model.ids import Offset, TopicId
 from danube.model.policies import LATEST, SubscriptionType
 
 __all__ = [
@@ -181,6 +181,8 @@ class SkipMessages(_Message, kw_only=True):
     """:attr:`SeekPlan.target`, for instance."""
     generation: int
     """:attr:`SeekPlan.generation`: if the subscription was moved since, nothing is skipped."""
+    topic_ids: list[TopicId] = []
+    """As of :class:`~danube.model.api.SeekSubscription`."""
 
 
 class Skipped(_Message, kw_only=True):

@@ -313,7 +313,7 @@ async def seek_subscription(call: ApiCall) -> Response | None:
 
 
 async def skip_messages(call: ApiCall) -> Skipped:
-    """Move a subscription over a number of unacknowledged messages; with ``dry_run`` return where to."""
+    """Acknowledge the next unacknowledged messages; with ``dry_run`` return which they would be."""
     name = call.path["subscription"]
     asked = overview_api.PlanSeek(topic=call.topic, subscription=name, by=call.body.messages)
     plans = (await call.native(OverviewMethod.PLAN_SEEK, asked)).plans
@@ -323,11 +323,17 @@ async def skip_messages(call: ApiCall) -> Skipped:
             f" as {partition_name(call.topic, 0)}"
         )
     (plan,) = plans
-    if not call.values["dry_run"]:
-        await call.native(
-            _M.SEEK_SUBSCRIPTION, api.SeekSubscription(call.topic, name, plan.target, topic_ids=call.topic_ids)
-        )
-    return Skipped(position=plan.target, skipped_messages=plan.skipped_messages)
+    if call.values["dry_run"]:
+        return Skipped(position=plan.target, skipped_messages=plan.skipped_messages)
+    request = overview_api.SkipMessages(
+        topic=plan.topic,
+        subscription=name,
+        below=plan.target,
+        generation=plan.generation,
+        topic_ids=call.topic_ids,
+    )
+    done = await call.native(OverviewMethod.SKIP, request)
+    return Skipped(position=plan.target, skipped_messages=done.skipped_messages)
 
 
 # --- Storages and stages

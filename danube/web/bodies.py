@@ -257,8 +257,9 @@ class Skip(_Body, kw_only=True):
 
 
 class Skipped(_Answer, kw_only=True):
-    """Where the subscription continues."""
+    """What was skipped."""
 
     position: int
+    """All messages below it are acknowledged."""
     skipped_messages: int = 0
     """Unacknowledged messages that it passes over."""

@@ -65,8 +65,8 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
                 "name": "If-Match",
                 "in": "header",
                 "required": not any(each.name == "dry_run" for each in route.parameters),
-                "description": "The `topic_id` of the topic, in quotation marks; 428 without it (except with dry_run), 412"
-                " if it differs.",
+                "description": "The `topic_id` of the topic, in quotation marks; 428 without it (except with dry_run),"
+                " 412 if it differs.",
                 "schema": {"type": "string"},
             }
         )

@@ -471,7 +471,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         f"{_SUBSCRIPTION}:skip",
         "skip_messages",
         "Skip the next unacknowledged messages of a subscription of a plain topic or one partition.",
-        (OverviewMethod.PLAN_SEEK, _M.SEEK_SUBSCRIPTION),
+        (OverviewMethod.PLAN_SEEK, OverviewMethod.SKIP),
         (_DRY_RUN,),
         body=bodies.Skip,
         answer=bodies.Skipped,

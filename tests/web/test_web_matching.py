@@ -20,7 +20,7 @@ def test_the_ids_of_a_header() -> None:
     assert topic_ids_of('"7"') == [7]
     assert topic_ids_of('"7", "18446744073709551615"') == [7, 2**64 - 1]
     assert topic_ids_of("*") == []
-    for odd in ("7", '"x"', 'W/"7"', '""', '"', '"18446744073709551616"', '"٧"', ""):
+    for odd in ("7", '"x"', 'W/"7"', '""', '"', '"18446744073709551616"', '"\u0667"', ""):
         assert topic_ids_of(odd) == [NO_TOPIC], odd
     with pytest.raises(LimitExceededError):
         topic_ids_of(",".join(['"7"'] * (MOST_TAGS + 1)))

@@ -117,6 +117,7 @@ class SubscriptionOperations:
         from danube.broker.operations.seeking import unacked_below  # most brokers are never asked
 
         places = self._directory.subscriptions(request.topic, request.subscription)
+        self._check(request.topic, request.topic_ids)
         (topic, found), *others = places
         if others or topic.name != request.topic:
             raise InvalidArgumentError(
