@@ -138,6 +138,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http_idle_timeout_s: float = 60.0
     """Silence between two HTTP requests after which the connection is closed."""
 
+    # Search
+    search_processes: int = 2
+    """Processes that search topics for callers of the HTTP API; each does one search at a time."""
+    search_memory_bytes: int = 1024 * MIB
+    """Memory of one of them (the kernel's ``RLIMIT_DATA``)."""
+    search_idle_s: float = 60.0
+    """Time without a search after which such a process ends."""
+    search_silence_s: float = 10.0
+    """Silence of a searching process, which reports twice a second, after which it is killed."""
+
     # Topics
     max_namespaces: int = 10_000
     """Namespaces of one broker."""

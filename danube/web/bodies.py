@@ -22,6 +22,9 @@ __all__ = [
     "NamespaceRow",
     "Publication",
     "PublishedMessage",
+    "SearchEnd",
+    "SearchMessages",
+    "SearchProgress",
     "Pull",
     "PulledMessage",
     "PulledMessages",
@@ -148,6 +151,49 @@ class MessagePage(_Answer, kw_only=True):
     """``from`` of the next page."""
     caught_up: bool
     """There were no more messages when they were read."""
+
+
+class SearchMessages(_Body, kw_only=True):
+    """A search in a topic."""
+
+    filter: Annotated[str, Meta(max_length=4096)]
+    """Which messages, such as ``value.user == "ada" and value.total > 10``; empty: all."""
+    start: str = "earliest"
+    """Where to begin: earliest, latest, an offset, -N, @TIME, or the ``next`` of the search before."""
+    max_matches: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    """Most matches."""
+    max_s: Annotated[float, Meta(gt=0, le=600)] = 60.0
+    """How long it may take."""
+    max_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 8 << 20
+    """Bytes of the events with matches; the last one may exceed it."""
+    payload_bytes: Annotated[int, Meta(ge=0, le=12 << 20)] = 65_536
+    """Bytes of a payload beyond which it is cut; 0 for none of it."""
+
+
+class SearchProgress(_Answer, kw_only=True):
+    """How far a search is; the data of its events ``progress``."""
+
+    partition: int
+    """That is being read."""
+    offset: int
+    """In it."""
+    scanned: int
+    """Messages that it has looked at."""
+    total: int
+    """Messages that it looks at if no bound ends it."""
+    matches: int
+    elapsed_s: float
+    per_second: int
+    """Messages that it has looked at in a second."""
+
+
+class SearchEnd(SearchProgress, kw_only=True):
+    """The end of a search; the data of its event ``end``."""
+
+    reason: str
+    """``complete``, or the bound that ended it: ``matches``, ``bytes`` or ``time``."""
+    next: str
+    """``start`` of a search that goes on."""
 
 
 class PublishedMessage(_Body, kw_only=True):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from danube.broker.faces import Served
     from danube.client import Client
     from danube.web.pulls import Pulls
+    from danube.web.searching import Searches
 
 __all__ = ["ApiCall"]
 
@@ -38,12 +39,14 @@ class ApiCall:
         body: the decoded JSON body; None without one.
         broker: that serves it.
         pulls: the sessions of pullers.
+        searches: the search processes.
     """
 
     def __init__(
         self,
         broker: Served,
         pulls: Pulls,
+        searches: Searches,
         request: Request,
         route: Route,
         path: Mapping[str, str],
@@ -52,6 +55,7 @@ class ApiCall:
     ) -> None:
         self.broker = broker
         self.pulls = pulls
+        self.searches = searches
         self.request = request
         self.route = route
         self.path = path

@@ -11,7 +11,7 @@ import trio
 from danube.http import Request, Response, problem, shown, single_error
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import ConfigurationError, DanubeError, InvalidArgumentError, NotOwnerError, TopicReplacedError
-from danube.web import administration, monitoring, pulls, reading
+from danube.web import administration, monitoring, pulls, reading, searching
 from danube.web.administration import Handler
 from danube.web.caller import ApiCall
 from danube.web.guard import HEADERS, check_caller, media_type
@@ -20,6 +20,7 @@ from danube.web.packaged import console_files
 from danube.web.pulls import Pulls
 from danube.web.router import Router, values_of
 from danube.web.routes import JSON, ROUTES, Route
+from danube.web.searching import Searches
 from danube.web.twins import json_response
 from danube.wire import Codec, Service
 
@@ -33,6 +34,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     **monitoring.HANDLERS,
     **reading.HANDLERS,
     **pulls.HANDLERS,
+    **searching.HANDLERS,
 }
 
 
@@ -55,6 +57,7 @@ class WebFace:
         self._router = Router()
         self._console = console_files()
         self._pulls = Pulls(broker)
+        self._searches = Searches(broker)
         self._allowed = frozenset(name.lower() for name in broker.runtime.config.http_allowed_hosts)
         for route in ROUTES:
             if route.operation not in _HANDLERS:
@@ -67,8 +70,11 @@ class WebFace:
         return None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the sessions of pullers until cancelled."""
-        await self._pulls.run(task_status=task_status)
+        """Hold the sessions of pullers and the search processes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._pulls.run)
+            await nursery.start(self._searches.run)
+            task_status.started()
 
     async def http(self, request: Request) -> Response:
         """Answer a request."""
@@ -99,7 +105,8 @@ class WebFace:
             )
         if route.lasting:
             request.extend(None)
-        call = ApiCall(self._broker, self._pulls, request, route, matched.path, values, await _body(route, request))
+        body = await _body(route, request)
+        call = ApiCall(self._broker, self._pulls, self._searches, request, route, matched.path, values, body)
         try:
             return _answer(route, await _HANDLERS[route.operation](call))
         except TopicReplacedError as error:

@@ -385,6 +385,18 @@ ROUTES: Final[tuple[Route, ...]] = (
         ),
         answer_types=(EVENTS,),
     ),
+    Route(
+        "POST",
+        f"{_TOPIC}/messages:search",
+        "search_messages",
+        "Search a topic, in a process of its own: events `match` (a message), `progress` twice a second, and `end` or"
+        ' `error`. The filter is a text such as `value.user == "ada" and key ^= "eu-"`.',
+        (QueryMethod.STATE, QueryMethod.PARTS, QueryMethod.OFFSET_AT, _M.CONSUME),
+        (_PARTITION,),
+        body=bodies.SearchMessages,
+        answer_types=(EVENTS,),
+        lasting=True,
+    ),
     # Subscriptions
     Route(
         "GET",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -45,6 +46,7 @@ BODIES: dict[str, Any] = {
     "ack_messages": {"ack_ids": []},
     "nack_messages": {"ack_ids": []},
     "extend_messages": {"ack_ids": []},
+    "search_messages": {"filter": "x"},
 }
 
 
@@ -123,9 +125,14 @@ async def outcome(broker: Secured, route: Route, headers: dict[str, str]) -> int
     given = {**headers, **({"If-Match": "*"} if route.matched else {})}
     if routes.EVENTS not in route.answer_types:
         return (await broker.web.ask(route.method, target_of(route), body, given)).status
+    data = b"" if body is None else json.dumps(body).encode()
+    if body is not None:
+        given |= {"Content-Type": "application/json", "Content-Length": str(len(data))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     async with broker.web.connection() as caller:
-        await caller.send(f"GET {target_of(route)} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
+        await caller.send(
+            f"{route.method} {target_of(route)} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode() + data
+        )
         return int((await caller.until(b"\r\n")).split()[1])
 
 
@@ -241,6 +248,23 @@ async def test_streams_end_with_the_right_of_their_caller(tmp_path: Path) -> Non
             await events.take(1, "stats")
             broker_state = broker.web.running.broker._access.gate
             assert broker_state is not None
+
+
+async def test_a_search_has_the_rights_of_its_caller(tmp_path: Path) -> None:
+    async with secured(tmp_path) as broker:
+        web = broker.web
+        await broker.bind("reader", "consumer", "topic:/shop/orders")
+        reader = broker.proof("service:reader")
+        for path in (ORDERS, f"{API}/topics/hr/salaries"):
+            await web.post(f"{path}/messages", MESSAGE, 201, broker.proof("user:admin"))
+            await web.post(f"{path}:seal", headers=broker.proof("user:admin"))
+        async with web.events(f"{ORDERS}/messages:search", {"filter": "text == x"}, **reader) as events:
+            (match,) = await events.take(1, "match")
+            assert match.data["topic"] == "/shop/orders"
+            await events.take(1, "end")
+        for path, proof in ((f"{API}/topics/hr/salaries", reader), (ORDERS, broker.proof("service:orders"))):
+            refused = await web.ask("POST", f"{path}/messages:search", {"filter": "x"}, proof)
+            assert refused.status in (403, 404)
 
 
 async def test_changes_are_audited_with_the_address_of_the_caller(tmp_path: Path) -> None:

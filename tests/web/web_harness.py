@@ -81,11 +81,16 @@ class Web:
         return {"If-Match": f'"{(await self.get(topic))["topic_id"]}"'}
 
     @asynccontextmanager
-    async def events(self, path: str, **headers: str) -> AsyncGenerator[Events, None]:
+    async def events(self, path: str, body: Any = None, **headers: str) -> AsyncGenerator[Events, None]:
+        """Open a stream of events: by GET, or with a body by POST."""
         given = {**self.headers, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        data = b"" if body is None else json.dumps(body).encode()
+        if body is not None:
+            given |= {"Content-Type": "application/json", "Content-Length": str(len(data))}
         lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        method = "GET" if body is None else "POST"
         async with self.connection() as caller:
-            await caller.send(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n".encode())
+            await caller.send(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n".encode() + data)
             head = await caller.until(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200"), head
             assert b"text/event-stream" in head

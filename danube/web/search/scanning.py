@@ -28,7 +28,7 @@ _RECORDS: Any = msgspec.msgpack.Decoder(list[Record])
 _COMPOSITE: Any = msgspec.msgpack.Decoder(list[CompositeRecord])
 
 
-class Found(NamedTuple):
+class Found(msgspec.Struct):
     """A message that matches; has what :func:`danube.web.messages.message_row` shows."""
 
     payload: bytes
