@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -44,6 +44,13 @@ if TYPE_CHECKING:
 __all__ = ["AccessControl"]
 
 _log = logging.getLogger("danube.broker")
+
+
+class _Refused(NamedTuple):
+    """A call that a face has refused; a :class:`danube.broker.security.auditing.Origin`."""
+
+    peer: str
+    path: str
 
 
 class AccessControl:
@@ -149,6 +156,10 @@ class AccessControl:
         """Return how many calls were denied, and how many credentials were refused."""
         counts = self.gate.audit.counts
         return counts[AuditKind.DENIED], counts[AuditKind.REFUSED]
+
+    def note_refused(self, peer: str, path: str, reason: str) -> None:
+        """Enter in the audit log that a face has refused a call of an address, on a path, for a reason."""
+        self.gate.audit.refused(_Refused(peer, path), reason)
 
     async def _audit_topic(self, directory: Directory, first: str) -> Topic:
         """Return the topic of this broker's audit log; create it if it does not exist.

@@ -504,6 +504,11 @@ class Broker:
             return "anonymous"
         return self.operations.security.exchange_key(await self._access.gate.identify_key(api_key, context))
 
+    def note_refused(self, peer: str, path: str, reason: str) -> None:
+        """Enter in the audit log that a face has refused a call; with security off there is none."""
+        if self._access is not None:
+            self._access.note_refused(peer, path, reason)
+
     def _open_security(self, store: MetadataStore) -> SecurityOperations:
         if self._access is not None:
             return self._access.operations(store, self._ports.tls)

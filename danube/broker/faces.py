@@ -145,6 +145,16 @@ class Served(Protocol):
         """
         ...
 
+    def note_refused(self, peer: str, path: str, reason: str, /) -> None:
+        """Enter in the audit log that the face has refused a call, because it was not proven whose it is.
+
+        Args:
+            peer: address of the caller.
+            path: of the call.
+            reason: without secrets.
+        """
+        ...
+
     def native_method(self, path: str, /) -> Method:
         """Return a method of the native protocol as the client port serves it, with its guard.
 
@@ -264,6 +274,10 @@ class ServedRuntime(Protocol):
     @property
     def namespace_connections(self) -> ServedConnections:
         """Which connections use namespaces here."""
+        ...
+
+    def random_bytes(self, count: int, /) -> bytes:
+        """Return so many unpredictable bytes."""
         ...
 
     def new_id(self) -> int:

@@ -92,6 +92,26 @@ def explain(
         print(f"{'allowed' if found.allowed else 'denied'}: {found.reason}")
 
 
+@security_app.command("whoami")
+def whoami(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show who you are for the broker, how that was proven, and what you may do."""
+    found = run_with_client(lambda client: client.security.who_am_i(), url, context)
+    if output is Output.JSON:
+        print_json(to_plain(found))
+        return
+    if not found.secured:
+        print(f"{found.subject}: the broker has no access control, so every caller may do everything")
+        return
+    until = f" until {moment(found.expires_us)}" if found.expires_us else ""
+    print(f"{found.subject}, proven by {found.proof}{until}")
+    for grant in found.grants:
+        print(f"  {grant.scope}: {', '.join(grant.permissions)}")
+    if found.more:
+        print("  and more")
+    if not found.grants:
+        print("  it may do nothing; an administrator grants roles with: danube grant ROLE to SUBJECT on SCOPE")
+
+
 @security_app.command("reload")
 def reload(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
     """Have a broker read its certificates and the keys of OIDC issuers again, and say what it uses now.

@@ -30,7 +30,8 @@ T = TypeVar("T")
 class Security:
     """Manages who may do what; it is :attr:`Client.security`.
 
-    All methods need ManageSecurity where they show or change something, and raise PermissionDeniedError without it.
+    All methods but :meth:`who_am_i` need ManageSecurity where they show or change something, and raise
+    PermissionDeniedError without it.
     A caller cannot give a permission that it lacks.
     """
 
@@ -320,6 +321,12 @@ class Security:
         check_list("groups", groups, "texts")
         request = security_api.ExplainAccess(subject, permission, resource, list(groups))
         return await self._read(SecurityMethod.EXPLAIN, request, security_api.ExplainedAccess)
+
+    # --- The caller itself
+
+    async def who_am_i(self) -> security_api.WhoIAm:
+        """Return who the caller is, how that was proven, and what it may do. Every caller may ask that."""
+        return await self._read(SecurityMethod.WHO_AM_I, security_api.WhoAmI(), security_api.WhoIAm)
 
     # --- Files and documents
 

@@ -133,6 +133,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http_pull_idle_s: float = 60.0
     """Time, or the subscription's ack timeout if that is longer, without a call after which such a caller counts as
     gone; what it has not settled is delivered again."""
+    http_max_sessions: int = 200
+    """Sessions of browsers that are logged in to this broker's console."""
+    http_max_sessions_per_caller: int = 10
+    """Sessions of one principal; a login beyond it ends the session that was not used for the longest time."""
+    http_session_idle_s: float = 1_800.0
+    """Time without a call after which the session of a browser ends."""
+    http_session_life_s: float = 43_200.0
+    """Life of the session of a browser, however much it is used."""
     http_request_timeout_s: float = 30.0
     """From the head of an HTTP request to its answer; calls that last have limits of their own."""
     http_idle_timeout_s: float = 60.0

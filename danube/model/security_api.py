@@ -56,6 +56,8 @@ __all__ = [
     "RoleRow",
     "SecurityMethod",
     "SuspendPrincipal",
+    "WhoAmI",
+    "WhoIAm",
 ]
 
 PAGE_ROWS: Final = 1_000
@@ -87,6 +89,7 @@ class SecurityMethod:
     LIST_REVOKED: Final = "/danube.native.v1.Security/ListRevoked"
     EXPLAIN: Final = "/danube.native.v1.Security/Explain"
     RELOAD: Final = "/danube.native.v1.Security/Reload"
+    WHO_AM_I: Final = "/danube.native.v1.Security/WhoAmI"
 
 
 # --- Roles
@@ -470,3 +473,30 @@ class ReloadedSecurity(msgspec.Struct, array_like=True):
     certificate_problem: str
     """Why the files cannot be used, so that the former certificate stays; empty: they can."""
     issuers: list[IssuerKeys]
+
+
+# --- The caller itself
+
+
+class WhoAmI(msgspec.Struct, array_like=True, gc=False):
+    """Asks who the caller is, and what it may do. Answered with a WhoIAm."""
+
+    session: str = ""
+    """``begins`` or ``ends``: enter in the audit log that a session of the caller does. Empty: enter nothing."""
+
+
+class WhoIAm(msgspec.Struct, array_like=True):
+    """Who a caller is, and what it may do now."""
+
+    subject: str
+    """``service:orders-api``; ``user:anonymous`` at a broker without access control."""
+    secured: bool
+    """Whether the broker has access control; without it each caller may do everything."""
+    proof: str
+    """Kind and id of its credential: ``token t-17``; empty without access control."""
+    expires_us: int
+    """When the credential ends; 0: never, or when it is removed."""
+    grants: list[CeilingGrant]
+    """Its permissions by scope, limited by its credential; at most :data:`PAGE_ROWS`. ``roles`` are empty."""
+    more: bool = False
+    """Whether it has more grants than that."""

@@ -91,6 +91,8 @@ class AuditKind(StrEnum):
     """An administrative call was carried out, or has failed."""
     OPENED = "opened"
     """A producer or consumer was opened."""
+    SESSION = "session"
+    """A session of a browser has begun or ended; ``outcome`` says which."""
     LOST = "lost"
     """Events were not entered, because there were too many, or the log could not be written."""
 
@@ -114,7 +116,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: str = ""
     """Of a change: the fields of the request that say what it changes, as ``name=value``."""
     outcome: str = ""
-    """Of a change: ``done``, or the code of its error."""
+    """Of a change: ``done``, or the code of its error. Of a session: ``begun`` or ``ended``."""
     reason: str = ""
     """Why it was refused or denied."""
     count: int = 1

@@ -9,6 +9,7 @@ returns the page: other work runs in between. Records that change meanwhile are 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from heapq import nsmallest
@@ -17,6 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 from danube.model import security_api as api
 from danube.model.errors import InvalidArgumentError
 from danube.security.book import SecurityBook
+from danube.security.evaluate import Effective
 from danube.security.permissions import Permission, parse_permissions
 from danube.security.records import (
     BINDINGS,
@@ -37,7 +39,16 @@ from danube.security.records import (
 from danube.security.roles import Binding, Grant, Principal, PrincipalType, parse_subject
 from danube.security.scopes import CLUSTER, Resource, parse_scope, scope_of
 
-__all__ = ["ROWS_PER_TURN", "Listing", "Steps", "ceiling_of", "explain", "parse_resource", "principal_of"]
+__all__ = [
+    "ROWS_PER_TURN",
+    "Listing",
+    "Steps",
+    "ceiling_of",
+    "explain",
+    "parse_resource",
+    "principal_of",
+    "who_i_am",
+]
 
 _ON_CLUSTER: Final = scope_of(CLUSTER)
 
@@ -294,3 +305,29 @@ def explain(book: SecurityBook, request: api.ExplainAccess) -> tuple[Resource, P
     resource = parse_resource(request.resource)
     decision = book.rights.explain(principal, permission, resource)
     return resource, permission, api.ExplainedAccess(decision.is_allowed, decision.reason)
+
+
+def who_i_am(subject: str, proof: str, ends_s: float, held: Iterable[Effective] | None) -> api.WhoIAm:
+    """Return who a caller is, and what it may do.
+
+    Args:
+        subject: the principal.
+        proof: kind and id of its credential.
+        ends_s: when that ends, by the wall clock; infinite: never.
+        held: its permissions; None: there is no access control, so it may do everything.
+    """
+    if held is None:
+        everything = [each.title for each in Permission if each is not Permission.BROKER_INTERNAL]
+        return api.WhoIAm(subject, False, "", 0, [api.CeilingGrant(str(scope_of(CLUSTER)), everything)])
+    found: dict[str, Permission] = {}
+    for each in held:
+        scope = str(each.scope)
+        if scope not in found and len(found) == api.PAGE_ROWS:
+            return _who(subject, proof, ends_s, found, more=True)
+        found[scope] = found.get(scope, Permission(0)) | each.permissions
+    return _who(subject, proof, ends_s, found, more=False)
+
+
+def _who(subject: str, proof: str, ends_s: float, found: dict[str, Permission], *, more: bool) -> api.WhoIAm:
+    grants = [api.CeilingGrant(scope, list(found[scope].titles)) for scope in sorted(found)]
+    return api.WhoIAm(subject, True, proof, 0 if math.isinf(ends_s) else round(ends_s * 1e6), grants, more)

@@ -320,6 +320,7 @@ _NATIVE: Final = (
     _changes(SecurityMethod.LIST_REVOKED, "security.list_revoked", _on_cluster(_P.MANAGE_SECURITY)),
     _changes(SecurityMethod.EXPLAIN, "security.explain", _MANAGES_ANYTHING),
     _changes(SecurityMethod.RELOAD, "security.reload", _on_cluster(_P.MANAGE_BROKER)),
+    _principal(SecurityMethod.WHO_AM_I, "security.who_am_i"),
     # Links between brokers
     _changes("/danube.Peers/Link", "link", _on_cluster(_P.BROKER_INTERNAL)),
     _changes("/danube.Peers/Channel", "channel", _on_cluster(_P.BROKER_INTERNAL)),

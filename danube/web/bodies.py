@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from danube.model import api, overview_api
+from danube.model import api, overview_api, security_api
 from danube.model.policies import SubscriptionType
 from danube.web.twins import twin
 
@@ -31,6 +31,8 @@ __all__ = [
     "Receipts",
     "ReceiptRow",
     "Refusal",
+    "Login",
+    "SessionState",
     "Setting",
     "Settled",
     "Skip",
@@ -41,6 +43,7 @@ __all__ = [
 
 Count = Annotated[int, Meta(ge=0)]
 _TopicInfo: Any = twin(api.TopicInfo)
+_CeilingGrant: Any = twin(security_api.CeilingGrant)
 _SubscriptionRow: Any = twin(overview_api.SubscriptionRow)
 
 
@@ -76,6 +79,39 @@ class LimitList(_Answer, kw_only=True):
     """All limits of a broker."""
 
     limits: list[Setting]
+
+
+# --- Sessions
+
+
+class Login(_Body, kw_only=True):
+    """Who logs in."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=16_384)]
+    """A token, or an API key."""
+
+
+class SessionState(_Answer, kw_only=True):
+    """Who the caller is, what it may do, and its session."""
+
+    subject: str
+    """``user:anonymous`` if the broker has no access control."""
+    secured: bool
+    """Whether the broker has access control; if not, every caller may do everything."""
+    proof: str
+    """Kind and id of the credential."""
+    expires_us: int
+    """When the credential ends; 0: never."""
+    grants: list[_CeilingGrant]
+    """Permissions by scope."""
+    more: bool
+    """Whether there are more grants than these."""
+    csrf: str
+    """What calls other than GET send as ``Danube-CSRF``; empty: the caller has no session."""
+    ends_in_s: float
+    """Time until the session ends, however much it is used; 0 without one."""
+    idle_s: float
+    """Time without a call after which it ends before; 0 without one."""
 
 
 # --- Pages

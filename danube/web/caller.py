@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from danube.client import Client
     from danube.web.pulls import Pulls
     from danube.web.searching import Searches
+    from danube.web.session_table import Session
+    from danube.web.sessions import Sessions
 
 __all__ = ["ApiCall"]
 
@@ -40,6 +42,8 @@ class ApiCall:
         broker: that serves it.
         pulls: the sessions of pullers.
         searches: the search processes.
+        sessions: those of browsers.
+        session: that of the browser that has sent the request; None: it has a proof of its own, or none.
     """
 
     def __init__(
@@ -52,6 +56,9 @@ class ApiCall:
         path: Mapping[str, str],
         values: Mapping[str, Any],
         body: Any,
+        *,
+        sessions: Sessions,
+        session: Session | None,
     ) -> None:
         self.broker = broker
         self.pulls = pulls
@@ -61,6 +68,8 @@ class ApiCall:
         self.path = path
         self.values = values
         self.body = body
+        self.sessions = sessions
+        self.session = session
 
     @property
     def topic(self) -> str:

@@ -10,8 +10,15 @@ import trio
 
 from danube.http import Request, Response, problem, shown, single_error
 from danube.model.decoding import UNDECODABLE
-from danube.model.errors import ConfigurationError, DanubeError, InvalidArgumentError, NotOwnerError, TopicReplacedError
-from danube.web import administration, monitoring, pulls, reading, searching
+from danube.model.errors import (
+    ConfigurationError,
+    DanubeError,
+    InvalidArgumentError,
+    NotOwnerError,
+    TopicReplacedError,
+    UnauthenticatedError,
+)
+from danube.web import administration, monitoring, pulls, reading, searching, sessions
 from danube.web.administration import Handler
 from danube.web.caller import ApiCall
 from danube.web.guard import HEADERS, check_caller, media_type
@@ -21,6 +28,8 @@ from danube.web.pulls import Pulls
 from danube.web.router import Router, values_of
 from danube.web.routes import JSON, ROUTES, Route
 from danube.web.searching import Searches
+from danube.web.session_table import CONSOLE_HEADER, Session
+from danube.web.sessions import Sessions
 from danube.web.twins import json_response
 from danube.wire import Codec, Service
 
@@ -35,6 +44,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     **reading.HANDLERS,
     **pulls.HANDLERS,
     **searching.HANDLERS,
+    **sessions.HANDLERS,
 }
 
 
@@ -58,6 +68,7 @@ class WebFace:
         self._console = console_files()
         self._pulls = Pulls(broker)
         self._searches = Searches(broker)
+        self._sessions = Sessions(broker)
         self._allowed = frozenset(name.lower() for name in broker.runtime.config.http_allowed_hosts)
         for route in ROUTES:
             if route.operation not in _HANDLERS:
@@ -70,8 +81,9 @@ class WebFace:
         return None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the sessions of pullers and the search processes until cancelled."""
+        """Hold the sessions of pullers and browsers and the search processes until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sessions.run)
             await nursery.start(self._pulls.run)
             await nursery.start(self._searches.run)
             task_status.started()
@@ -103,19 +115,48 @@ class WebFace:
                 "this call needs If-Match; send the topic_id of the topic, in quotation marks, so that no"
                 " other topic of the same name is meant",
             )
+        # A login brings a proof in its body, and no session of before counts for it.
+        session = self._sessions.of(request) if route.calls and route.operation != "begin_session" else None
+        refused = self._sessions.admit(session, request) if session is not None else None
+        if refused is not None:
+            return refused
         if route.lasting:
             request.extend(None)
         body = await _body(route, request)
-        call = ApiCall(self._broker, self._pulls, self._searches, request, route, matched.path, values, body)
+        call = ApiCall(
+            self._broker,
+            self._pulls,
+            self._searches,
+            request,
+            route,
+            matched.path,
+            values,
+            body,
+            sessions=self._sessions,
+            session=session,
+        )
         try:
-            return _answer(route, await _HANDLERS[route.operation](call))
+            return self._answered(_answer(route, await _HANDLERS[route.operation](call)), session)
         except TopicReplacedError as error:
             return problem(412, "if-match", error.message)
         except (DanubeError, ExceptionGroup) as error:
             found = single_error(error)
+            if isinstance(found, UnauthenticatedError) and session is not None:
+                self._sessions.end(session)  # its credential has expired, or was revoked
+            if isinstance(found, UnauthenticatedError) and CONSOLE_HEADER in request.headers:
+                # Without the scheme Basic, for which browsers would ask in a window of their own before the page
+                # learns it.
+                bearer = (("WWW-Authenticate", 'Bearer realm="danube"'),)
+                return problem(401, found.code, found.message, headers=bearer)
             if not isinstance(found, NotOwnerError):
                 raise
             return answer_of_owner(found, self._broker.http_urls(), request.target, whole=self._is_whole(call))
+
+    def _answered(self, response: Response, session: Session | None) -> Response:
+        """Return an answer that ends with the session of its caller, if it lasts."""
+        if session is not None and not isinstance(response.body, bytes):
+            response.body = self._sessions.lasting(session, response.body)
+        return response
 
     def _is_whole(self, call: ApiCall) -> bool:
         """Whether one broker owns all that a call is about."""

@@ -20,6 +20,7 @@ from danube.model.metrics_api import MetricsMethod
 from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
+from danube.model.security_api import SecurityMethod
 from danube.model.stage_api import StageMethod
 from danube.web import bodies
 from danube.web.lists import MOST
@@ -174,6 +175,34 @@ ROUTES: Final[tuple[Route, ...]] = (
         "Events `stats`, one each second: the state of the broker.",
         (_M.INFO,),
         answer_types=(EVENTS,),
+    ),
+    # Sessions of browsers
+    Route(
+        "GET",
+        f"{API}/session",
+        "show_session",
+        "Who the caller is, and what it may do.",
+        (SecurityMethod.WHO_AM_I,),
+        answer=bodies.SessionState,
+    ),
+    Route(
+        "POST",
+        f"{API}/session",
+        "begin_session",
+        "Log a browser in: the token or API key of the body is verified, and the answer has a cookie. Calls with it,"
+        " other than GET, need the answer's `csrf` as the header Danube-CSRF.",
+        (SecurityMethod.WHO_AM_I,),
+        body=bodies.Login,
+        answer=bodies.SessionState,
+        status=201,
+    ),
+    Route(
+        "DELETE",
+        f"{API}/session",
+        "end_session",
+        "Log out: the session of the cookie ends, with its streams.",
+        (SecurityMethod.WHO_AM_I,),
+        status=204,
     ),
     # The cluster
     Route(

@@ -45,6 +45,9 @@ def test_grants(broker):
     assert run(broker, "security", "explain", "service:orders-api", "produce", "/shop/orders").stdout.startswith(
         "allowed: producer (b-1, "
     )
+    me = "user:anonymous: the broker has no access control, so every caller may do everything\n"
+    assert run(broker, "security", "whoami").stdout == me
+    assert json.loads(run(broker, "security", "whoami", "-o", "json").stdout)["secured"] is False
     done = run(broker, "revoke", "all", "from", "service:orders-api", "on", "/shop/orders*").stdout
     assert done == "service:orders-api has no role on /shop/orders*\n"
     failed = run(broker, "revoke", "all", "from", "service:orders-api", "on", "/shop/orders*", code=66).stderr

@@ -203,7 +203,7 @@ def test_change_the_retention_of_a_topic_in_a_new_namespace_after_a_dry_run(cons
     assert console.call("GET", "topics/shop/kept")["retention"]["max_age_s"] == 7 * 86_400
 
 
-def test_log_in_with_a_token_which_the_tab_forgets(chromium: Browser, tmp_path: Path) -> None:
+def test_log_in_with_a_token_that_the_browser_does_not_keep(chromium: Browser, tmp_path: Path) -> None:
     data, config = tmp_path / "data", tmp_path / "danube.toml"
     made = [
         "init",
@@ -235,18 +235,39 @@ def test_log_in_with_a_token_which_the_tab_forgets(chromium: Browser, tmp_path: 
         expect(dialog).to_contain_text("Log in")
         dialog.get_by_label("Token").fill("no token")
         dialog.get_by_role("button", name="Log in").click()
-        expect(page.get_by_role("dialog")).to_contain_text("Log in")
-        page.get_by_role("dialog").get_by_label("Token").fill(token)
-        page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        expect(dialog).to_contain_text("The login was refused")
+        dialog.get_by_label("Token").fill(token)
+        dialog.get_by_role("button", name="Log in").click()
         expect(page.locator("main")).to_contain_text("/system/audit-b1")
+        expect(page.locator("#side")).to_contain_text("user:admin")
         page.get_by_role("button", name="Create a topic").click()
         page.get_by_label("Name: /namespace/topic").fill("/default/guarded")
         page.get_by_role("button", name="Create", exact=True).click()
         expect(page.get_by_role("heading", name="/default/guarded")).to_be_visible()
-        assert token not in page.evaluate("JSON.stringify({...localStorage}) + document.cookie + location.href")
+        kept = page.evaluate("JSON.stringify({...localStorage, ...sessionStorage}) + document.cookie + location.href")
+        assert token not in kept
+        (cookie,) = page.context.cookies()
+        assert (cookie["httpOnly"], cookie["secure"], cookie["sameSite"]) == (True, True, "Strict")
+        assert cookie["name"].startswith("__Host-danube-session-")
+        assert cookie["value"] not in kept
+        # A second window of the same browser has the same session; a login there gives both another one.
+        other = page.context.new_page()
+        other.goto(f"{console.url}#/topics")
+        expect(other.locator("#side")).to_contain_text("user:admin")
+        other.get_by_role("button", name="Log out").click()
+        expect(other.get_by_role("dialog")).to_contain_text("Log in")
+        other.get_by_role("dialog").get_by_label("Token").fill(token)
+        other.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        expect(other.locator("#side")).to_contain_text("user:admin")
+        other.close()
+        page.get_by_role("button", name="Publish").click()
+        page.get_by_role("textbox", name="Payload").fill("still logged in")
+        page.get_by_role("button", name="Publish", exact=True).last.click()
+        expect(page.get_by_text("Published at offset 0")).to_be_visible()
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("dialog")).to_contain_text("Log in")
-        assert [each for each in console.errors if "401" not in each] == []
+        assert page.context.cookies() == []
+        assert [each for each in console.errors if "401" not in each and "403" not in each] == []
 
 
 # --- All pages

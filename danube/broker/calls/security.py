@@ -49,6 +49,7 @@ def security_calls(security: Callable[[], SecurityOperations], caller: Callable[
         (SecurityMethod.LIST_REVOKED, "list_revoked", api.ListRevoked),
         (SecurityMethod.EXPLAIN, "explain", api.ExplainAccess),
         (SecurityMethod.RELOAD, "reload", api.ReloadSecurity),
+        (SecurityMethod.WHO_AM_I, "who_am_i", api.WhoAmI),
     ]
     return {path: _method(path, name, request, security, caller) for path, name, request in table}
 

@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
+from danube.broker.security.caller import current_caller
 from danube.broker.security.oidc import OidcIssuers
 from danube.broker.security.replica import CHANGES
 from danube.metadata import Condition, Delete, MetadataStore, Put
@@ -34,7 +35,7 @@ from danube.security.claims import Identity, parse_may
 from danube.security.flaws import NO_PROOF
 from danube.security.keys import EDDSA, SigningKey
 from danube.security.limits import SecurityLimits
-from danube.security.listing import Listing, Steps, ceiling_of, explain
+from danube.security.listing import Listing, Steps, ceiling_of, explain, who_i_am
 from danube.security.permissions import Permission
 from danube.security.proofs import exchange, mint
 from danube.security.records import PREFIX, encode_record
@@ -65,6 +66,7 @@ _KEY_ID: Final = re.compile(r"[0-9A-Za-z]{12}")
 _SWEPT: Final = 50
 """Most expired records that one change removes."""
 _TOKEN_ID_BYTES: Final = 16
+_SESSION_OUTCOMES: Final = {"begins": "begun", "ends": "ended"}
 
 T = TypeVar("T")
 Decide = Callable[[SecurityBook], list[Change]]
@@ -506,6 +508,25 @@ class SecurityOperations:
         if self._oidc is not None:
             answer.issuers = await self._oidc.reload()
         return answer
+
+    # --- The caller itself
+
+    async def who_am_i(self, by: Principal, request: security_api.WhoAmI) -> security_api.WhoIAm:
+        """Return who the caller is, and what it may do by the records as this broker knows them.
+
+        Raises:
+            InvalidArgumentError: an unknown word about its session.
+        """
+        await trio.lowlevel.checkpoint()
+        if request.session not in ("", *_SESSION_OUTCOMES):
+            raise InvalidArgumentError(f"session {ascii(request.session)[:40]} is unknown; use begins or ends")
+        caller = current_caller()
+        if caller is None:
+            return who_i_am(str(by), "", 0.0, None)
+        found = who_i_am(str(by), caller.proof, caller.proof_ends_s, (await self._records.at(0)).rights.effective(by))
+        if request.session:
+            caller.note_session(_SESSION_OUTCOMES[request.session])
+        return found
 
     def _random_id(self) -> str:
         return self._random_bytes(_TOKEN_ID_BYTES).hex()

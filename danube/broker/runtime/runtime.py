@@ -77,6 +77,10 @@ class Runtime:
         """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""
         return self.seams.random.getrandbits(63) or 1
 
+    def random_bytes(self, count: int) -> bytes:
+        """Return so many unpredictable bytes, for secrets."""
+        return self.seams.random_bytes(count)
+
     def next_consumer_id(self) -> int:
         """Return a consumer id that is unique in this process."""
         self._consumer_id += 1

@@ -123,6 +123,10 @@ class Audit:
         """A producer or consumer is opened."""
         self._note(_event(AuditKind.OPENED, origin, identity, resource=resource))
 
+    def session(self, origin: Origin, identity: Identity, outcome: str) -> None:
+        """A session of a browser has begun or ended."""
+        self._note(_event(AuditKind.SESSION, origin, identity, outcome=outcome))
+
     def changed(self, origin: Origin, identity: Identity, resource: str, request: Any, outcome: str) -> None:
         """An administrative call was carried out, or has failed."""
         self._note(

@@ -76,6 +76,20 @@ class Caller(Protocol):
         """The revision of the metadata up to which the broker had seen all changes when it judged the call."""
         ...
 
+    @property
+    def proof(self) -> str:
+        """Kind and id of its credential."""
+        ...
+
+    @property
+    def proof_ends_s(self) -> float:
+        """When its credential ends, by the wall clock; infinite: never."""
+        ...
+
+    def note_session(self, outcome: str, /) -> None:
+        """Enter in the audit log that a session of a browser has begun or ended."""
+        ...
+
     def require_creation(self, topic: str, /) -> None:
         """Raise PermissionDeniedError if the caller may not create a topic by this call."""
         ...
@@ -158,6 +172,17 @@ class _Distant:
     @property
     def principal(self) -> Principal:
         raise InternalError("a call that another broker has sent does not tell who made it")
+
+    @property
+    def proof(self) -> str:
+        raise InternalError("a call that another broker has sent does not tell how its caller was proven")
+
+    @property
+    def proof_ends_s(self) -> float:
+        raise InternalError("a call that another broker has sent does not tell how its caller was proven")
+
+    def note_session(self, outcome: str) -> None:
+        raise InternalError(f"a session cannot have {outcome} at another broker")
 
     def require_creation(self, topic: str) -> None:
         self._require(_CREATION, topic)

@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import trio
 
-from danube.broker.security.auditing import Audit
+from danube.broker.security.auditing import Audit, proof_of
 from danube.broker.security.caller import calling
 from danube.broker.security.lists import LISTS, filtered
 from danube.broker.security.metered import MeteredStream, until_paid
@@ -109,6 +109,20 @@ class _Caller:
         self._rights = rights
         self._audit = audit
         self._context = context
+
+    @property
+    def proof(self) -> str:
+        """Kind and id of its credential."""
+        return proof_of(self._identity)
+
+    @property
+    def proof_ends_s(self) -> float:
+        """When its credential ends, by the wall clock; infinite: never."""
+        return self._identity.expires_at_s
+
+    def note_session(self, outcome: str) -> None:
+        """Enter in the audit log that a session of a browser has begun or ended."""
+        self._audit.session(self._context, self._identity, outcome)
 
     def require_creation(self, topic: str) -> None:
         """Judge that the call creates a topic, beside what it is made for."""

@@ -829,7 +829,8 @@ class Admin(Handle[_admin.Admin]):
 class Security(Handle[_security.Security]):
     """Manages who may do what; it is :attr:`Client.security`.
 
-    All methods need ManageSecurity where they show or change something, and raise PermissionDeniedError without it.
+    All methods but :meth:`who_am_i` need ManageSecurity where they show or change something, and raise
+    PermissionDeniedError without it.
     A caller cannot give a permission that it lacks.
     """
 
@@ -1043,6 +1044,10 @@ class Security(Handle[_security.Security]):
             InvalidArgumentError: an unknown permission, or an invalid subject or resource.
         """
         return self._loop.run(self._inner.explain, subject, permission, resource, groups=groups)
+
+    def who_am_i(self) -> security_api.WhoIAm:
+        """Return who the caller is, how that was proven, and what it may do. Every caller may ask that."""
+        return self._loop.run(self._inner.who_am_i)
 
     def reload(self) -> security_api.ReloadedSecurity:
         """Have the broker that gets the call read its certificates, and the keys of OIDC issuers, again.

@@ -3,7 +3,6 @@
 import { EventParser } from "./events.js";
 
 const BASE = new URL("api/v1/", document.baseURI);
-const TOKEN = "danube.token";
 
 export class Problem extends Error {
   constructor({ status = 0, code = "", title = "", detail = "", remedy = "" }) {
@@ -21,19 +20,53 @@ export function whenUnauthenticated(action) {
   onUnauthenticated = action;
 }
 
-/** Keeps the token of this tab; it is gone when the tab is closed. */
-export function setToken(token) {
-  if (token) sessionStorage.setItem(TOKEN, token);
-  else sessionStorage.removeItem(TOKEN);
+/** Who the caller is and what it may do, as the broker said last; null: it is not known. */
+let who = null;
+const watchers = new Set();
+
+export const whoIs = () => who;
+
+/** Calls `action` when that has changed; returns what ends it. */
+export function watchWho(action) {
+  watchers.add(action);
+  return () => watchers.delete(action);
 }
 
-export function hasToken() {
-  return Boolean(sessionStorage.getItem(TOKEN));
+function know(state) {
+  who = state;
+  for (const action of watchers) action(who);
+  return who;
 }
 
-function headersOf(extra) {
-  const token = sessionStorage.getItem(TOKEN);
-  return { Accept: "application/json", ...(token ? { Authorization: `Bearer ${token}` } : {}), ...extra };
+/** Asks who the caller is; null if the broker knows no proof of it. The answer has the CSRF token of the session. */
+export async function askWho() {
+  try {
+    return know(await call("GET", "session"));
+  } catch (error) {
+    if (error.status === 401) return know(null);
+    throw error;
+  }
+}
+
+/** Exchanges a token or an API key for a session, which the browser keeps in a cookie that no script can read. */
+export async function logIn(token) {
+  return know(await call("POST", "session", { body: { token }, quiet: true }));
+}
+
+export async function logOut() {
+  await call("DELETE", "session");
+  know(null);
+}
+
+/** Whether the caller may do something somewhere, by the name of the permission: "ManageTopic". */
+export function may(permission) {
+  if (!who) return false;
+  return !who.secured || who.more || who.grants.some((grant) => grant.permissions.includes(permission));
+}
+
+function headersOf(method, extra) {
+  const csrf = method !== "GET" && who?.csrf ? { "Danube-CSRF": who.csrf } : {};
+  return { Accept: "application/json", "Danube-Console": "1", ...csrf, ...extra };
 }
 
 /** The part of a URL that names a topic: `/shop/orders` -> `topics/shop/orders`. */
@@ -63,25 +96,34 @@ async function problemOf(response) {
   }
 }
 
-/** One call; resolves to the parsed body (null without one), rejects with Problem. */
-export async function call(method, path, { query, body, headers, signal } = {}) {
-  let response;
+/** One call; resolves to the parsed body (null without one), rejects with Problem. With `quiet` a 401 asks for no login. */
+export async function call(method, path, options = {}) {
+  const response = await send(method, path, options);
+  if (response.ok) {
+    const text = await response.text();
+    return text ? JSON.parse(text) : null;
+  }
+  const problem = await problemOf(response);
+  // Another tab has logged in, so that the session, and its CSRF token, are others: learn them, and try once more.
+  if (problem.code === "csrf" && !options.again && (await askWho())) return call(method, path, { ...options, again: true });
+  if (problem.status === 401 && !options.quiet) onUnauthenticated();
+  throw problem;
+}
+
+async function send(method, path, { query, body, headers, signal }) {
+  const type = body === undefined ? {} : { "Content-Type": "application/json" };
   try {
-    response = await fetch(urlOf(path, query), {
+    return await fetch(urlOf(path, query), {
       method,
       signal,
-      credentials: "omit",
-      headers: headersOf({ ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers }),
+      credentials: "same-origin",
+      headers: headersOf(method, { ...type, ...headers }),
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem({ code: "unreachable", detail: "the broker does not answer", remedy: "check that it runs: danube info" });
   }
-  if (response.status === 401) onUnauthenticated();
-  if (!response.ok) throw await problemOf(response);
-  const text = await response.text();
-  return text ? JSON.parse(text) : null;
 }
 
 export const get = (path, query, signal) => call("GET", path, { query, signal });
@@ -113,8 +155,8 @@ export async function follow(path, query, { signal, onEvents, onState = () => {}
   let pause = 500;
   while (!signal.aborted) {
     try {
-      const headers = headersOf({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) });
-      const response = await fetch(urlOf(path, query), { signal, headers, credentials: "omit" });
+      const headers = headersOf("GET", { Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) });
+      const response = await fetch(urlOf(path, query), { signal, headers, credentials: "same-origin" });
       if (!response.ok) throw await problemOf(response);
       onState("open");
       pause = 500;
@@ -131,6 +173,7 @@ export async function follow(path, query, { signal, onEvents, onState = () => {}
     } catch (error) {
       if (signal.aborted) return;
       const problem = error instanceof Problem ? error : new Problem({ detail: "the connection to the broker was lost" });
+      if (problem.status === 401) onUnauthenticated();
       onState(problem);
       if (problem.status >= 400 && problem.status < 500 && problem.status !== 429) return;
     }

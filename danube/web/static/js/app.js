@@ -1,9 +1,9 @@
 // The frame of the console: navigation, search, theme, keys, and the page that the address names.
 
-import { hasToken, setToken, whenUnauthenticated } from "./api.js";
+import { askWho, logOut, whenUnauthenticated, whoIs } from "./api.js";
 import { HelpDialog, LoginDialog, SearchDialog } from "./dialogs.js";
 import { duration } from "./format.js";
-import { href, useKey, useMenus, useRoute } from "./hooks.js";
+import { href, useKey, useMenus, useRoute, useWho } from "./hooks.js";
 import { Component, html, render, useEffect, useRef, useState } from "./lib.js";
 import { ClusterPage } from "./pages/cluster.js";
 import { ConfigurationPage } from "./pages/configuration.js";
@@ -16,8 +16,8 @@ import { SubscriptionsPage } from "./pages/subscriptions.js";
 import { TopicPage } from "./pages/topic.js";
 import { TopicsPage } from "./pages/topics.js";
 import { urgency } from "./states.js";
-import { refresh, useFigures } from "./store.js";
-import { Button, Icon, Notices, ProblemBox } from "./ui.js";
+import { useFigures } from "./store.js";
+import { Button, Icon, Notices, notify, ProblemBox } from "./ui.js";
 
 const PAGES = [
   ["overview", "Overview"],
@@ -97,6 +97,22 @@ function useTheme() {
   return [theme, change];
 }
 
+/** Who is logged in, and the way out. */
+function Who() {
+  const who = useWho();
+  const leave = async () => {
+    try {
+      await logOut();
+      location.reload();
+    } catch (error) {
+      notify(`The logout failed: ${error.message}`, "bad");
+    }
+  };
+  if (!who?.secured) return null;
+  return html`<p class="who" title=${`proven by ${who.proof}`}>${who.subject}</p>
+    ${who.csrf && html`<p><${Button} small kind="plain" onClick=${leave}>Log out<//></p>`}`;
+}
+
 function Side({ place, open, figures, theme, onTheme }) {
   const unwell = (figures.subscriptions ?? []).filter((row) => urgency(row) >= 3).length;
   const broker = figures.broker;
@@ -114,7 +130,7 @@ function Side({ place, open, figures, theme, onTheme }) {
       ${broker && html`<p>${location.host}</p><p>version ${broker.version} · up ${duration(broker.uptime_s)}</p>`}
       <p><${Button} small kind="plain" icon=${theme === "light" ? "sun" : theme === "dark" ? "moon" : "auto"}
         onClick=${onTheme}>${theme ? `Theme: ${theme}` : "Theme: system"}<//></p>
-      ${hasToken() && html`<p><${Button} small kind="plain" onClick=${() => (setToken(""), location.reload())}>Log out<//></p>`}
+      <${Who} />
     </div>
   </section>`;
 }
@@ -131,7 +147,10 @@ function App() {
   useKey("/", () => setDialog("search"));
   useKey("?", () => setDialog("help"));
   useMenus();
-  useEffect(() => whenUnauthenticated(() => setDialog("login")), []);
+  useEffect(() => {
+    whenUnauthenticated(() => setDialog("login"));
+    if (!whoIs()) askWho().catch((error) => notify(`It cannot be told who you are: ${error.message}`, "bad"));
+  }, []);
   useEffect(() => {
     setMenu(false);
     scrollTo(0, 0);
@@ -162,7 +181,7 @@ function App() {
     </div>
     ${dialog === "search" && html`<${SearchDialog} figures=${figures} onClose=${close} />`}
     ${dialog === "help" && html`<${HelpDialog} onClose=${close} />`}
-    ${dialog === "login" && html`<${LoginDialog} onClose=${close} onToken=${async (token) => (setToken(token), await refresh(), location.reload())} />`}
+    ${dialog === "login" && html`<${LoginDialog} onClose=${close} onDone=${() => location.reload()} />`}
     <${Notices} />`;
 }
 

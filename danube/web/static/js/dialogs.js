@@ -1,8 +1,9 @@
 // Dialogs of the frame: search, help, login.
 
+import { logIn } from "./api.js";
 import { href, subscriptionHref, topicHref } from "./hooks.js";
 import { html, useState } from "./lib.js";
-import { Button, Dialog, Empty } from "./ui.js";
+import { Button, Dialog, Empty, ProblemBox } from "./ui.js";
 
 const MOST_HITS = 12;
 
@@ -74,15 +75,28 @@ not (value.items[0].sku $= "-x" or partition == 2)`}</pre>
   <//>`;
 }
 
-export function LoginDialog({ onClose, onToken }) {
+export function LoginDialog({ onClose, onDone }) {
   const [token, setToken] = useState("");
-  const enter = (event) => {
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const enter = async (event) => {
     event.preventDefault();
-    if (token.trim()) onToken(token.trim());
+    if (!token.trim() || busy) return;
+    setBusy(true);
+    try {
+      await logIn(token.trim());
+      onDone();
+    } catch (problem) {
+      setError(problem);
+      setBusy(false);
+    }
   };
-  return html`<${Dialog} title="Log in" onClose=${onClose} footer=${html`<${Button} kind="primary" disabled=${!token.trim()} onClick=${enter}>Log in<//>`}>
-    <p>The broker asks who you are. Enter a token or an API key; it is kept in this tab until the tab is closed.</p>
-    <form onSubmit=${enter}><label class="field"><span>Token</span>
+  const footer = html`<${Button} kind="primary" disabled=${!token.trim() || busy} onClick=${enter}>${busy ? "Logging in …" : "Log in"}<//>`;
+  return html`<${Dialog} title="Log in" onClose=${onClose} footer=${footer}>
+    <p>The broker asks who you are. It exchanges a token or an API key for a session, which ends when you log out, close the browser,
+      do nothing for a while, or when the token expires or is revoked. The token itself is not kept in the browser.</p>
+    <form onSubmit=${enter}><label class="field"><span>Token or API key</span>
       <input type="password" autofocus autocomplete="off" value=${token} onInput=${(event) => setToken(event.target.value)} /></label></form>
+    <${ProblemBox} error=${error} what="The login was refused" />
   <//>`;
 }

@@ -1,5 +1,6 @@
 // Hooks: the address, data that is fetched again, keys, and values that this browser remembers.
 
+import { watchWho, whoIs } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./lib.js";
 
 /** The page's address, kept behind the `#`: `#/topics/shop/orders?tab=messages`. */
@@ -90,6 +91,16 @@ export function useData(load, deps, { every = 0 } = {}) {
     };
   }, [...deps, again]);
   return { ...state, reload: useCallback(() => setAgain((number) => number + 1), []) };
+}
+
+/** Who the caller is; null: it is not known, or not yet. */
+export function useWho() {
+  const [who, setWho] = useState(whoIs());
+  useEffect(() => {
+    setWho(whoIs());
+    return watchWho(setWho);
+  }, []);
+  return who;
 }
 
 /** A value that this browser remembers. */
