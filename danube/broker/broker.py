@@ -43,6 +43,7 @@ from danube.broker.reports import Reports
 from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.log_levels import LogLevels
 from danube.broker.runtime.ports import Ports, bind
+from danube.broker.runtime.publish_figures import Latencies
 from danube.broker.runtime.pulse import Pulse
 from danube.broker.runtime.runtime import Runtime
 from danube.broker.runtime.seams import Seams
@@ -312,8 +313,9 @@ class Broker:
             peers=self.peers,
         )
         directory.following.on_change.append(coordinating.look_again)
-        pulse = self._pulse = Pulse(self._ports.traffic, runtime.stalls)
-        reports = self._reports = Reports(directory, self._ports, pulse, self._started_at)
+        latencies = Latencies(runtime.publish_figures.durations.values, lambda: runtime.journal.sync_durations)
+        pulse = self._pulse = Pulse(self._ports.traffic, runtime.stalls, latencies)
+        reports = self._reports = Reports(directory, self._ports, pulse, latencies, self._started_at)
         cluster = ClusterOperations(
             directory,
             membership,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from danube.broker.metrics.collecting import Metrics
     from danube.broker.operations.wellness import BrokerFacts
     from danube.broker.runtime.ports import Ports
+    from danube.broker.runtime.publish_figures import Latencies
     from danube.broker.runtime.pulse import Pulse
     from danube.metadata import ObservedStore
     from danube.model import api
@@ -30,10 +31,14 @@ class Reports:
         directory: its topics.
         ports: which serve.
         pulse: of its loop.
+        latencies: of publishing and of syncs.
         started_at: the time of its start, by the clock of the loop.
     """
 
-    def __init__(self, directory: Directory, ports: Ports, pulse: Pulse, started_at: float) -> None:
+    def __init__(
+        self, directory: Directory, ports: Ports, pulse: Pulse, latencies: Latencies, started_at: float
+    ) -> None:
+        self._latencies = latencies
         self._directory = directory
         self._ports = ports
         self._pulse = pulse
@@ -48,6 +53,8 @@ class Reports:
             admin_addresses=self._ports.admin_addresses,
             traffic=self._ports.traffic(),
             loop_lag_s=self._pulse.lag_s(),
+            publishes=self._latencies.publishes(),
+            syncs=self._latencies.syncs(),
         )
 
     def facts(self) -> BrokerFacts:

@@ -37,6 +37,8 @@ def _shown(found: BrokerInfo) -> dict[str, str]:
         "traffic": f"{human_bytes(found.received_bytes)} received, {human_bytes(found.sent_bytes)} sent",
         "memory": human_bytes(found.memory_bytes) if found.memory_bytes else "not known",
         "processor time": human_duration(found.cpu_s),
+        "publish latency": _latency(found.publish_p50_s, found.publish_p99_s),
+        "sync latency": _latency(found.sync_p50_s, found.sync_p99_s),
         "loop lag": f"{found.loop_lag_s * 1e3:.1f} ms" if found.loop_lag_s >= 0 else "not known yet",
         "journal": f"{human_bytes(found.journal_used_bytes)} of {human_bytes(found.journal_limit_bytes)},"
         f" {plural(found.journal_files, 'file')}, {plural(found.commits, 'commit')}, {plural(found.syncs, 'sync')}",
@@ -52,6 +54,12 @@ def _shown(found: BrokerInfo) -> dict[str, str]:
     if found.brokers:
         rows["live brokers"] = ", ".join(found.brokers)
     return rows
+
+
+def _latency(p50_s: float, p99_s: float) -> str:
+    if p50_s < 0:
+        return "none in the last minute"
+    return f"half within {p50_s * 1e3:.1f} ms, 99 of 100 within {p99_s * 1e3:.1f} ms"
 
 
 def version(output: OutputOption = Output.TABLE) -> None:

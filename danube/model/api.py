@@ -448,6 +448,14 @@ class BrokerInfo(_Message, kw_only=True):
     partitions: int = 0
     """Those of ``topics`` that are partitions."""
     max_connections: int = 0
+    publish_p50_s: float = -1.0
+    """Of the batches that became durable in the last minute, half took no longer, from their arrival at the broker on;
+    of all durabilities together; below 0, here and below: there were none."""
+    publish_p99_s: float = -1.0
+    """99 of 100 took no longer."""
+    sync_p50_s: float = -1.0
+    """The same of the syncs of the journal."""
+    sync_p99_s: float = -1.0
 
 
 class LookupTopic(_Message):

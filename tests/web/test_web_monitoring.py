@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import trio
-from web_harness import TOPIC, web_broker
+from web_harness import API, TOPIC, web_broker
 
 
 async def test_metrics_count_what_was_published(tmp_path: Path) -> None:
@@ -55,3 +55,17 @@ async def test_a_broker_whose_loop_has_stopped_does_not_live(tmp_path: Path) -> 
         pulse.silent_s = lambda: 12.5  # type: ignore[method-assign]
         said = await web.ask("GET", "/livez")
         assert (said.status, said.data) == (503, b"the event loop has not turned for 12.5 s\n")
+
+
+async def test_the_state_of_the_broker_has_the_latencies_of_the_last_minute(tmp_path: Path) -> None:
+    async with web_broker(tmp_path) as web:
+        before = await web.get(f"{API}/broker")
+        assert before["publish_p99_s"] == -1
+        for _ in range(5):
+            await web.publish("x")
+        async with web.events(f"{API}/events") as events:
+            (stats,) = await events.take(1, "stats")
+        for what in ("publish", "sync"):
+            p50, p99 = stats.data[f"{what}_p50_s"], stats.data[f"{what}_p99_s"]
+            assert 0 < p50 <= p99 <= 10
+        assert stats.data["memory_bytes"] >= 0

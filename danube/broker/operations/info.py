@@ -25,6 +25,8 @@ def broker_info(
     admin_addresses: Sequence[str] = (),
     traffic: tuple[int, int] = (0, 0),
     loop_lag_s: float | None = None,
+    publishes: tuple[float, float] = (-1.0, -1.0),
+    syncs: tuple[float, float] = (-1.0, -1.0),
 ) -> api.BrokerInfo:
     """Return the status of a broker.
 
@@ -35,6 +37,8 @@ def broker_info(
         admin_addresses: of its admin port.
         traffic: bytes that have arrived at its client port, and those sent.
         loop_lag_s: lag of its loop; None: not known.
+        publishes: within which half, and 99 of 100, of the last minute's were done; below 0: there were none.
+        syncs: the same of the journal's.
     """
     runtime = directory.runtime
     config, limits = runtime.config, runtime.limits
@@ -76,6 +80,10 @@ def broker_info(
         named_topics=sum(1 for _ in directory.catalogue.topics()),
         partitions=sum(split_partition(topic.name) is not None for topic in directory.topics()),
         max_connections=limits.max_connections,
+        publish_p50_s=publishes[0],
+        publish_p99_s=publishes[1],
+        sync_p50_s=syncs[0],
+        sync_p99_s=syncs[1],
     )
 
 

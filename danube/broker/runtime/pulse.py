@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import trio
 
+from danube.broker.runtime.publish_figures import Latencies
 from danube.broker.runtime.samples import SAMPLE_S, Samples, Traffic
 from danube.broker.runtime.stalls import Stalls
 from danube.metrics.histogram import Histogram
@@ -20,9 +21,13 @@ class Pulse:
     Args:
         traffic: returns the bytes that have arrived at the broker's port since its start, and those it has sent.
         stalls: is told of each beat.
+        latencies: are told, too; None: there are none.
     """
 
-    def __init__(self, traffic: Callable[[], tuple[int, int]], stalls: Stalls) -> None:
+    def __init__(
+        self, traffic: Callable[[], tuple[int, int]], stalls: Stalls, latencies: Latencies | None = None
+    ) -> None:
+        self._latencies = latencies
         self._traffic = traffic
         self._stalls = stalls
         self._samples = Samples()
@@ -42,6 +47,8 @@ class Pulse:
             lag_s = max(0.0, now - due)
             self.lags.observe(lag_s)
             self._samples.add(now, *self._traffic(), lag_s)
+            if self._latencies is not None:
+                self._latencies.beat(now)
 
     def silent_s(self) -> float:
         """Return for how many seconds a beat has been due; 0 while none is."""
