@@ -6,20 +6,19 @@ The broker makes the copies in :mod:`danube.broker.delivery.dead_letters`.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from danube.cli._format import iso_time
 from danube.cli._output import Output, show_rows
 from danube.cli._printing import key_fields, payload_fields, visible
+from danube.model.dead_letters import failure_of, own_attributes
 
 if TYPE_CHECKING:
     from danube.client import Client, Message
 
-__all__ = ["ORIGINAL_TOPIC", "collect", "own_attributes", "show"]
+__all__ = ["collect", "show"]
 
-ORIGINAL_TOPIC: Final = "x-original-topic"
-_PREFIXES: Final = ("x-original-", "x-failure-", "x-poison-", "x-delivery-")
 _HEAD_CHARACTERS: Final = 60
 _COLUMNS: Final = [
     "partition",
@@ -32,11 +31,6 @@ _COLUMNS: Final = [
     "key",
     "payload",
 ]
-
-
-def own_attributes(attributes: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return the attributes of the original message; None if there were none."""
-    return {name: value for name, value in (attributes or {}).items() if not name.startswith(_PREFIXES)} or None
 
 
 async def collect(
@@ -59,26 +53,22 @@ async def collect(
 
 
 def _row(message: Message) -> dict[str, Any]:
-    attributes = message.attributes or {}
+    failure = failure_of(message.attributes)
     return {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
-        "original_topic": attributes.get(ORIGINAL_TOPIC),
-        "original_offset": _number(attributes.get("x-original-topic-offset")),
-        "original_producer": attributes.get("x-original-producer"),
-        "subscription": attributes.get("x-original-subscription"),
-        "attempts": _number(attributes.get("x-delivery-attempt")),
-        "reason": attributes.get("x-failure-reason"),
+        "original_topic": failure.topic,
+        "original_offset": failure.offset,
+        "original_producer": failure.producer,
+        "subscription": failure.subscription,
+        "attempts": failure.attempts,
+        "reason": failure.reason,
         **key_fields(message.key_bytes),
         **payload_fields(message.payload),
         "publish_time": iso_time(message.publish_time_us),
-        "attributes": own_attributes(attributes) or {},
+        "attributes": own_attributes(message.attributes) or {},
     }
-
-
-def _number(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else text
 
 
 def show(rows: Sequence[dict[str, Any]], output: Output) -> None:

@@ -1,4 +1,4 @@
-"""``danube dlq``: lists the messages of a dead-letter topic, and replays them to their original topics."""
+"""``danube dlq``: lists the messages of a dead-letter topic, replays them to their original topics, or drops them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from danube.cli._context import ContextOption, UrlOption
 from danube.cli._names import OptionalTopicArgument, TopicArgument
 from danube.cli._output import Output, OutputOption
 from danube.cli._positions import parse_position
-from danube.model.errors import TopicNotFoundError
+from danube.cli._questions import YesOption, confirm
+from danube.model.dead_letters import REPLAY_SUBSCRIPTION, Selection, parse_place
+from danube.model.errors import InvalidArgumentError, TopicNotFoundError
 from danube.model.policies import EARLIEST
 
 if TYPE_CHECKING:
@@ -19,7 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["dlq_app"]
 
-dlq_app = typer.Typer(no_args_is_help=True, help="List the messages of a dead-letter topic, and replay them.")
+SubscriptionOption = Annotated[
+    str, typer.Option("-s", "--subscription", metavar="NAME", help="Subscription that tracks replayed messages.")
+]
+OffsetOption = Annotated[
+    list[str] | None,
+    typer.Option("--offset", metavar="OFFSET", help="Only this message, PARTITION:OFFSET or OFFSET; repeat for more."),
+]
+ReasonOption = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Only messages whose reason contains this text.")
+]
+
+dlq_app = typer.Typer(
+    no_args_is_help=True, help="List the messages of a dead-letter topic, replay them, or give them up."
+)
 
 
 @dlq_app.command("list")
@@ -75,9 +90,9 @@ def replay(
         int | None, typer.Option("-n", "--limit", min=1, help="Replay at most this many messages.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; show what would be sent.")] = False,
-    subscription: Annotated[
-        str, typer.Option("-s", "--subscription", metavar="NAME", help="Subscription that tracks replayed messages.")
-    ] = "dlq-replay",
+    subscription: SubscriptionOption = REPLAY_SUBSCRIPTION,
+    offset: OffsetOption = None,
+    reason: ReasonOption = None,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -92,8 +107,52 @@ def replay(
     the exit code is 1; --to sends such messages, too.
     """
     from danube.cli import _replay
+    from danube.client.replaying import ReplayOptions
 
-    options = _replay.ReplayOptions(topic=topic, to=to, limit=limit, dry_run=dry_run, subscription=subscription)
+    options = ReplayOptions(
+        topic=topic,
+        to=to,
+        limit=limit,
+        dry_run=dry_run,
+        subscription=subscription,
+        selection=_selection(offset, reason),
+    )
     code = _replay.run(options, url, context, output)
     if code:
         raise typer.Exit(code)
+
+
+@dlq_app.command("drop")
+def drop(
+    topic: TopicArgument,
+    offset: OffsetOption = None,
+    reason: ReasonOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All messages that were not replayed or dropped.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Drop nothing; show what would be dropped.")] = False,
+    subscription: SubscriptionOption = REPLAY_SUBSCRIPTION,
+    yes: YesOption = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Give up messages of a dead-letter topic: they count as done, and are not replayed any more.
+
+    They stay in the topic until its retention removes them.
+    """
+    from danube.cli import _replay
+    from danube.client.replaying import ReplayOptions
+
+    if not (everything or offset or reason is not None):
+        raise InvalidArgumentError("nothing is named; use --offset, --reason or --all")
+    options = ReplayOptions(
+        topic=topic, dry_run=dry_run, subscription=subscription, selection=_selection(offset, reason), drop=True
+    )
+    if not dry_run:
+        confirm(yes, lambda: f"Give up these messages of {topic}? They will not be replayed.")
+    code = _replay.run(options, url, context, output)
+    if code:
+        raise typer.Exit(code)
+
+
+def _selection(offsets: list[str] | None, reason: str | None) -> Selection:
+    return Selection(offsets=frozenset(map(parse_place, offsets)) if offsets else None, reason=reason)

@@ -656,6 +656,10 @@ class ConsumerInfo(_Message, kw_only=True):
     """It let a message time out and has sent no sign of life since; other consumers take precedence."""
 
 
+MAX_ACKED_RANGES: Final = 1_000
+"""Most ranges in the description of a subscription."""
+
+
 class SubscriptionInfo(_Message, kw_only=True):
     """State of a subscription."""
 
@@ -682,6 +686,9 @@ class SubscriptionInfo(_Message, kw_only=True):
     """Messages copied to the dead-letter topic since the broker was started."""
     expired_messages: int = 0
     """Messages that exceeded their topic's ``message_ttl_s`` since the broker was started."""
+    acked: list[int] = []
+    """In answers to DescribeSubscription, the acknowledged ranges above the floor: start and end of each, at most
+    :data:`MAX_ACKED_RANGES` of the ``acked_ranges``."""
 
 
 class SubscriptionList(_Message):

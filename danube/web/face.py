@@ -18,7 +18,7 @@ from danube.model.errors import (
     TopicReplacedError,
     UnauthenticatedError,
 )
-from danube.web import administration, monitoring, pulls, reading, searching, sessions
+from danube.web import administration, dead_letters, monitoring, pulls, reading, searching, sessions
 from danube.web.administration import Handler
 from danube.web.caller import ApiCall
 from danube.web.guard import HEADERS, check_caller, media_type
@@ -45,6 +45,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     **pulls.HANDLERS,
     **searching.HANDLERS,
     **sessions.HANDLERS,
+    **dead_letters.HANDLERS,
 }
 
 

@@ -22,7 +22,7 @@ from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
 from danube.model.security_api import SecurityMethod
 from danube.model.stage_api import StageMethod
-from danube.web import bodies
+from danube.web import bodies, letters
 from danube.web.lists import MOST
 from danube.web.twins import twin, without
 
@@ -536,6 +536,43 @@ ROUTES: Final[tuple[Route, ...]] = (
             ("ack", bodies.AckIds, "Acknowledge pulled messages; answered when that is durable."),
             ("nack", bodies.Refusal, "Refuse pulled messages: they are delivered again, or become poison."),
             ("extend", bodies.Extension, "Ask for more time for pulled messages."),
+        )
+    ),
+    # Dead letters: of their own topic, too, which the caller must be allowed to consume
+    Route(
+        "GET",
+        f"{_SUBSCRIPTION}/dlq",
+        "list_dead_letters",
+        "The dead letters of a subscription that were not replayed or dropped, and how often each reason is.",
+        (_M.DESCRIBE_SUBSCRIPTION,),
+        (
+            Parameter("reason", str, "Only letters whose reason contains this text."),
+            Parameter("handled", bool, "Also letters that were replayed or dropped.", False),
+            Parameter("limit", int, "Most letters.", 100, 1, MOST),
+            _PAYLOAD._replace(default=1_024),
+        ),
+        answer=letters.DeadLetterPage,
+        lasting=True,
+    ),
+    *(
+        Route(
+            "POST",
+            f"{_SUBSCRIPTION}/dlq:{verb}",
+            f"{verb}_dead_letters",
+            summary,
+            (_M.DESCRIBE_SUBSCRIPTION, _M.CONSUME, *more),
+            body=body,
+            answer=letters.Replayed,
+            lasting=True,
+        )
+        for verb, summary, more, body in (
+            (
+                "replay",
+                "Send dead letters back to the topics in which they failed, or to another one.",
+                (_M.PUBLISH,),
+                letters.ReplayChoice,
+            ),
+            ("drop", "Give dead letters up: they count as done, and are not replayed any more.", (), letters.Choice),
         )
     ),
     # Jobs, storages and stages

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import danube
 from danube.cli import _replay
 from danube.cli.app import app
-from danube.client import Producer
+from danube.client import Producer, replaying
 from danube.model import PoisonPolicy, SubscriptionPolicy
 
 PATIENCE_S = 30.0
@@ -178,14 +178,32 @@ def test_only_durable_replays_are_acknowledged(broker, monkeypatch):
 
 def test_a_signal_ends_it_with_its_sums(broker, monkeypatch, capfd):
     letters = let_fail(broker, "/default/stop", [("k", b"a")])
-    replay = _replay._Replay._replay
+    replay = replaying.Replay.handle
 
     async def interrupt(self, *arguments):
         await replay(self, *arguments)
         os.kill(os.getpid(), signal.SIGINT)
         await trio.sleep(0.2)
 
-    monkeypatch.setattr(_replay._Replay, "_replay", interrupt)
-    assert _replay.run(_replay.ReplayOptions(topic=letters), broker.url, None, _replay.Output.JSON) == 130
+    monkeypatch.setattr(replaying.Replay, "handle", interrupt)
+    assert _replay.run(replaying.ReplayOptions(topic=letters), broker.url, None, _replay.Output.JSON) == 130
     found = json.loads(capfd.readouterr().out)
     assert (found["replayed"], found["interrupted"]) == (1, True)
+
+
+def test_some_letters_are_replayed_and_others_dropped(broker):
+    letters = let_fail(broker, "/default/some", [("k", b"a"), ("k", b"b"), ("k", b"c"), ("k", b"d")])
+    assert as_json(broker, "dlq", "replay", letters, "--offset", "2", "--dry-run")["replayed"] == 1
+    assert as_json(broker, "dlq", "replay", letters, "--offset", "0:2")["replayed"] == 1
+    assert payloads(broker, "/default/some")[4:] == ["c"]
+    assert as_json(broker, "dlq", "replay", letters, "--reason", "another")["replayed"] == 0
+    run(broker, "dlq", "drop", letters, code=65)
+    run(broker, "dlq", "drop", letters, "--offset", "x", code=65)
+    would = run(broker, "dlq", "drop", letters, "--reason", "such user", "--dry-run").stdout
+    assert would == "3 messages would be dropped\n  /default/some: 3 messages\n"
+    assert as_json(broker, "dlq", "drop", letters, "--offset", "0")["dropped"] == 1
+    row = as_json(broker, "subscriptions", "list", letters)[0]
+    assert (row["backlog_messages"], row["floor"]) == (2, 1)
+    assert run(broker, "dlq", "drop", letters, "--all").stdout == "2 messages dropped\n  /default/some: 2 messages\n"
+    assert as_json(broker, "dlq", "replay", letters)["replayed"] == 0
+    assert payloads(broker, "/default/some")[4:] == ["c"]

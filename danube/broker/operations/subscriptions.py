@@ -46,9 +46,13 @@ class SubscriptionOperations:
 
     async def describe_subscription(self, request: api.SubscriptionRef) -> api.SubscriptionList:
         """Describe a subscription, one row for each partition."""
-        return api.SubscriptionList(
-            [info_of(found) for _, found in self._directory.subscriptions(request.topic, request.subscription)]
-        )
+        rows = []
+        for _, found in self._directory.subscriptions(request.topic, request.subscription):
+            row = info_of(found)
+            ranges = found.machine.cursor.ranges()[: api.MAX_ACKED_RANGES]
+            row.acked = [offset for each in ranges for offset in each]
+            rows.append(row)
+        return api.SubscriptionList(rows)
 
     async def explain_subscription(self, request: api.SubscriptionRef) -> api.Explanation:
         """Explain in a sentence (one for each partition) why the subscription moves or does not."""
