@@ -6,8 +6,9 @@ import { pathToFileURL } from "node:url";
 const at = (name) => import(pathToFileURL(`${process.argv[2]}/${name}`));
 const { cell, csv, jsonLines } = await at("csv.js");
 const { compile, FilterError } = await at("filter.js");
-const { bytes, commandLine, count, duration, plural, quoted, shortCount } = await at("format.js");
+const { bytes, commandLine, count, duration, milliseconds, plural, quoted, shortCount } = await at("format.js");
 const { fieldsOf, fromBase64, hexDump, Shown, toBase64, valueAt, visible, visibleLines } = await at("payload.js");
+const { POLICIES, shortName } = await at("notation.js");
 const { MOST_ROWS, MOST_WAITING, TailBuffer } = await at("tail.js");
 const { EventParser } = await at("events.js");
 const { effectOf, stretches } = await at("offsets.js");
@@ -46,6 +47,25 @@ const tests = {
     ]) {
       assert.throws(() => compile(expression), (error) => error instanceof FilterError && why.test(error.message), expression);
     }
+  },
+  "short times have the digits that matter"() {
+    for (const [seconds, shown] of [[0, "0.00 ms"], [0.00035, "0.35 ms"], [0.0042, "4.2 ms"], [0.12, "120 ms"], [2.5, "2.5 s"], [NaN, "–"]]) assert.equal(milliseconds(seconds), shown);
+  },
+  "policies are written as on the command line"() {
+    for (const [name, text, value] of [
+      ["message_ttl_s", "7d", 604800], ["message_ttl_s", "90s", 90], ["message_ttl_s", "none", 0], ["message_ttl_s", "1.5h", 5400, "90m"],
+      ["max_message_bytes", "64KiB", 65536], ["max_message_bytes", "100B", 100], ["max_producers", "10", 10],
+      ["publish_rate", "100/s", { messages_per_s: 100 }], ["publish_rate", "100/s,1MiB/s", { messages_per_s: 100, bytes_per_s: 1048576 }], ["dispatch_rate", "none", {}],
+      ["retention", "7d,10GiB,acknowledged", { max_age_s: 604800, max_bytes: 10737418240, acknowledged: true }], ["retention", "none", {}],
+    ]) {
+      assert.deepEqual(POLICIES[name].parse(text), value, `${name} ${text}`);
+      if (text !== "1.5h" && text !== "90s") assert.equal(POLICIES[name].show(value), text);
+    }
+    assert.equal(POLICIES.message_ttl_s.show(5400), "90m");
+    for (const [name, text] of [["message_ttl_s", "7"], ["message_ttl_s", "-1d"], ["max_producers", "1.5"], ["publish_rate", "100"], ["publish_rate", "1/m"], ["retention", "7x"], ["max_message_bytes", "none"], ["max_message_bytes", "1e3B"]]) {
+      assert.throws(() => POLICIES[name].parse(text), /is no/, `${name} ${text}`);
+    }
+    assert.deepEqual(["message_ttl_s", "max_message_bytes", "max_consumers"].map(shortName), ["message_ttl", "max_message", "max_consumers"]);
   },
   "a cell runs nothing in a spreadsheet"() {
     assert.equal(cell("=cmd()"), "'=cmd()");

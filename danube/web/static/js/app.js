@@ -48,7 +48,7 @@ function pageOf({ parts, query }) {
   if (place === "topics" && !rest.length) return { place, crumbs: [], page: html`<${TopicsPage} query=${query} />` };
   if (place === "subscriptions" && rest.length === 3) {
     const topic = `/${rest.slice(0, 2).join("/")}`;
-    const page = html`<${SubscriptionPage} key=${`${topic} ${rest[2]}`} topic=${topic} subscription=${rest[2]} />`;
+    const page = html`<${SubscriptionPage} key=${`${topic} ${rest[2]}`} topic=${topic} subscription=${rest[2]} query=${query} />`;
     return { place, crumbs: [topic, rest[2]], page };
   }
   if (place === "subscriptions" && !rest.length) return { place, crumbs: [], page: html`<${SubscriptionsPage} />` };

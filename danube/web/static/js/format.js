@@ -46,6 +46,14 @@ export function duration(seconds) {
   return `${major} ${parts[first][1]}${minor ? ` ${minor} ${parts[first + 1][1]}` : ""}`;
 }
 
+/** A short duration with the digits that matter: 0.35 ms, 4.2 ms, 120 ms. */
+export function milliseconds(seconds) {
+  const ms = Number(seconds) * 1000;
+  if (!Number.isFinite(ms)) return "–";
+  if (ms >= 1000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${ms < 1 ? ms.toFixed(2) : ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+}
+
 const two = (number) => String(number).padStart(2, "0");
 
 /** Milliseconds since the epoch as local time: 2026-01-31 12:30:05.123. */

@@ -174,7 +174,7 @@ export function Facts({ rows }) {
 
 export function Tile({ label, value, unit, note, kind = "", children }) {
   return html`<div class="tile ${kind}"><p class="label">${label}</p>
-    <p class="value">${value}${unit && html` <small>${unit}</small>`}</p>${children}${note && html`<p class="note" title=${note}>${note}</p>`}</div>`;
+    <p class="value">${value}${unit && html` <small>${unit}</small>`}</p>${children}${note && html`<p class="note" title=${typeof note === "string" ? note : undefined}>${note}</p>`}</div>`;
 }
 
 export function PageHead({ title, note, children }) {

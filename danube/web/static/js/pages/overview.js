@@ -1,6 +1,6 @@
 // What happens now, what is not well and what to do about it, and the topics where most happens.
 
-import { bytes, count, duration, plural, shortCount, words } from "../format.js";
+import { bytes, count, duration, milliseconds, plural, shortCount, words } from "../format.js";
 import { Chart } from "../chart.js";
 import { href, subscriptionHref, topicHref } from "../hooks.js";
 import { html, useState } from "../lib.js";
@@ -33,7 +33,7 @@ function Tiles({ figures }) {
   const now = history.at(-1);
   const backlog = subscriptions.reduce((sum, row) => sum + Number(row.backlog_messages), 0);
   const oldest = Math.max(0, ...subscriptions.map((row) => row.oldest_age_s));
-  return html`<div class="tiles">
+  return html`<div class="tiles overview-tiles">
     <${Tile} label="In" value=${now ? shortCount(now.in) : "–"} unit="msg/s" note="into all topics" />
     <${Tile} label="Out" value=${now ? shortCount(now.out) : "–"} unit="msg/s" note="settled" />
     <${Tile} label="Backlog" value=${shortCount(backlog)} unit="msg" note=${oldest ? `oldest ${duration(oldest)}` : "all is settled"} />
@@ -41,8 +41,17 @@ function Tiles({ figures }) {
       <${Meter} value=${broker.journal_used_bytes} most=${broker.journal_limit_bytes} label="Share of the journal in use" />
       <p class="note">of ${bytes(broker.journal_limit_bytes)}, ${plural(broker.journal_files, "file")}</p><//>
     <${Tile} label="Not sealed yet" value=${bytes(broker.unsealed_bytes)} note=${broker.unsealed_bytes ? `oldest ${duration(broker.oldest_unsealed_age_s)}` : "all is in storage"} />
-    <${Tile} label="Connections" value=${count(broker.connections)} note=${`${count(broker.commits)} commits`} />
+    <${Latency} label="Publish" p50=${broker.publish_p50_s} p99=${broker.publish_p99_s} what="until durable" />
+    <${Latency} label="Sync" p50=${broker.sync_p50_s} p99=${broker.sync_p99_s} what="of the journal" />
+    <${Tile} label="Memory" value=${broker.memory_bytes ? bytes(broker.memory_bytes) : "–"} kind=${broker.loop_lag_s >= 0.25 ? "bad" : ""}
+      note=${[broker.loop_lag_s >= 0 && `loop lag ${milliseconds(broker.loop_lag_s)}`, plural(broker.connections, "connection")].filter(Boolean).join(" · ")} />
   </div>`;
+}
+
+/** How long something took in the last minute: the p99 in large, because the slow ones are felt. */
+function Latency({ label, p50, p99, what }) {
+  const known = p99 >= 0;
+  return html`<${Tile} label=${`${label} p99`} value=${known ? milliseconds(p99) : "–"} note=${known ? `p50 ${milliseconds(p50)}, ${what}` : "none in the last minute"} />`;
 }
 
 function Rates({ history }) {

@@ -3,18 +3,19 @@
 
 import { call, get, rowsOf, subscriptionPath, topicPath } from "../api.js";
 import { bytes, commandLine, count, duration, plural, shortCount, words } from "../format.js";
-import { topicHref, useData } from "../hooks.js";
+import { subscriptionHref, topicHref, useData } from "../hooks.js";
 import { html, useState } from "../lib.js";
 import { OffsetLine } from "../offset-line.js";
 import { effectOf } from "../offsets.js";
 import { baseOf, kindOf } from "../states.js";
 import { refresh, subscriptionId, useFigures } from "../store.js";
 import { Table } from "../table.js";
-import { Badge, Button, Cli, Confirm, Empty, Facts, Loaded, notify, PageHead, Tile } from "../ui.js";
+import { Badge, Button, Cli, Confirm, Empty, Facts, Loaded, notify, PageHead, Tabs, Tile } from "../ui.js";
+import { DeadLettersTab, deadLettersHref } from "./dead-letters.js";
 import { PolicyDialog } from "./policy.js";
 import { Effect, SeekDialog } from "./seek.js";
 
-export function SubscriptionPage({ topic, subscription }) {
+export function SubscriptionPage({ topic, subscription, query }) {
   const path = subscriptionPath(topic, subscription);
   const load = async (signal) => {
     const [rows, explained, info] = await Promise.all([get(path, {}, signal), get(`${path}/explain`, {}, signal), get(topicPath(topic), {}, signal)]);
@@ -22,6 +23,7 @@ export function SubscriptionPage({ topic, subscription }) {
   };
   const state = useData(load, [path], { every: 2000 });
   const [dialog, setDialog] = useState("");
+  const tab = query.tab === "dead-letters" ? query.tab : "state";
   if (state.error?.status === 404 && state.data === undefined) {
     return html`<div class="page"><${PageHead} title=${subscription} /><div class="card"><${Empty} title="There is no such subscription" cli=${commandLine("danube", "consume", topic, "-s", subscription)}>It may have been deleted, or its topic.<//></div></div>`;
   }
@@ -34,18 +36,29 @@ export function SubscriptionPage({ topic, subscription }) {
       <${Button} onClick=${() => setDialog("policy")}>Policy …<//>
       <${Button} kind="danger" icon="trash" onClick=${() => setDialog("delete")}>Delete …<//>
     <//>
+    <${Tabs} label="About this subscription" current=${tab} tabs=${[
+      { id: "state", label: "State", href: subscriptionHref(topic, subscription) },
+      { id: "dead-letters", label: "Dead letters", href: deadLettersHref(topic, subscription) },
+    ]} />
+    ${tab === "dead-letters"
+      ? html`<${DeadLettersTab} path=${path} topic=${topic} subscription=${subscription} />`
+      : html`<${State} rows=${rows} explained=${explained} info=${info} topic=${topic} subscription=${subscription} />`}
+    ${dialog === "seek" && html`<${SeekDialog} topic=${topic} subscription=${subscription} rows=${rows} info=${info} onClose=${close} onDone=${done} />`}
+    ${dialog === "skip" && html`<${SkipDialog} path=${path} topic=${topic} row=${rows[0]} info=${info} onClose=${close} onDone=${done} />`}
+    ${dialog === "policy" && html`<${PolicyDialog} path=${path} topic=${topic} subscription=${subscription} policy=${rows[0].policy} onClose=${close} onDone=${done} />`}
+    ${dialog === "delete" && html`<${DeleteDialog} path=${path} topic=${topic} subscription=${subscription} rows=${rows} info=${info} onClose=${close} />`}
+  `}<//></div>`;
+}
+
+function State({ rows, explained, info, topic, subscription }) {
+  return html`
     <${Explained} explained=${explained} cli=${commandLine("danube", "subscriptions", "explain", topic, subscription)} />
     <${Figures} rows=${rows} topic=${topic} subscription=${subscription} />
     ${rows.map((row) => html`<section class="card" key=${row.topic}><header><h2>Offsets${rows.length > 1 ? ` of ${row.topic}` : ""}</h2>
       <span class="muted small">${count(row.backlog_messages)} to go</span></header>
       <div class="body"><${OffsetLine} row=${row} start=${rows.length > 1 ? 0 : Number(info.start_offset)} /></div></section>`)}
     <${Consumers} rows=${rows} topic=${topic} subscription=${subscription} />
-    <${Policy} row=${rows[0]} topic=${topic} subscription=${subscription} />
-    ${dialog === "seek" && html`<${SeekDialog} topic=${topic} subscription=${subscription} rows=${rows} info=${info} onClose=${close} onDone=${done} />`}
-    ${dialog === "skip" && html`<${SkipDialog} path=${path} topic=${topic} row=${rows[0]} info=${info} onClose=${close} onDone=${done} />`}
-    ${dialog === "policy" && html`<${PolicyDialog} path=${path} topic=${topic} subscription=${subscription} policy=${rows[0].policy} onClose=${close} onDone=${done} />`}
-    ${dialog === "delete" && html`<${DeleteDialog} path=${path} topic=${topic} subscription=${subscription} rows=${rows} info=${info} onClose=${close} />`}
-  `}<//></div>`;
+    <${Policy} row=${rows[0]} topic=${topic} subscription=${subscription} />`;
 }
 
 function Explained({ explained, cli }) {
@@ -68,7 +81,7 @@ function Figures({ rows, topic, subscription }) {
     <${Tile} label="Settled" value=${shortCount(rate)} unit="/s" note="of all messages" />
     <${Tile} label="In flight" value=${count(sum(rows, "in_flight_messages"))} note=${`${count(sum(rows, "waiting_messages"))} wait for redelivery`} />
     <${Tile} label="Delayed" value=${count(sum(rows, "delayed_messages"))} note="not due yet" />
-    <${Tile} label="Poisoned" value=${count(sum(rows, "poisoned_messages"))} kind=${sum(rows, "poisoned_messages") ? "bad" : ""} note=${`${count(sum(rows, "dead_lettered_messages"))} dead-lettered`} />
+    <${Tile} label="Poisoned" value=${count(sum(rows, "poisoned_messages"))} kind=${sum(rows, "poisoned_messages") ? "bad" : ""} note=${html`<a href=${deadLettersHref(topic, subscription)}>${count(sum(rows, "dead_lettered_messages"))} dead-lettered</a>`} />
     <${Tile} label="Redelivered" value=${count(sum(rows, "redelivered_messages"))} note="since the start" />
   </div>`;
 }

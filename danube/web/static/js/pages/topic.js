@@ -8,6 +8,7 @@ import { rateOf, refresh, subscriptionId, useFigures } from "../store.js";
 import { Table } from "../table.js";
 import { Badge, Button, Confirm, Empty, Facts, Loaded, notify, PageHead, Tabs } from "../ui.js";
 import { MessagesTab } from "./messages.js";
+import { PoliciesTab } from "./policies.js";
 import { PublishDialog } from "./publish.js";
 import { RetentionDialog } from "./retention.js";
 import { subscriptionColumns } from "./subscriptions.js";
@@ -147,17 +148,4 @@ function HistoryTab({ info, onDone }) {
       ["Id", html`<span class="mono">${info.topic_id}</span>`],
     ]} />
   </div></section>`;
-}
-
-function PoliciesTab({ topic }) {
-  const state = useData((signal) => get(`${topicPath(topic)}/policies`, {}, signal), [topic]);
-  const rows = (report) => Object.entries(report.effective ?? {}).filter(([, value]) => value !== null)
-    .map(([name, value]) => ({ name, value: typeof value === "object" ? JSON.stringify(value) : String(value), level: report.sources?.[name] ?? "" }));
-  const columns = [
-    { id: "name", label: "Policy", value: (row) => row.name, cell: (row) => html`<span class="mono">${row.name}</span>` },
-    { id: "value", label: "Value in force", value: (row) => row.value, cell: (row) => html`<span class="mono">${row.value}</span>` },
-    { id: "level", label: "Set by", value: (row) => row.level },
-  ];
-  const empty = html`<${Empty} title="No policies are set" cli=${commandLine("danube", "policies", "set", topic, "message_ttl=7d")}>The broker's limits apply.<//>`;
-  return html`<${Loaded} state=${state}>${(report) => html`<${Table} name="policies" label="Policies" noun="policy" filterable=${false} rows=${rows(report)} columns=${columns} rowKey=${(row) => row.name} empty=${empty} />`}<//>`;
 }
