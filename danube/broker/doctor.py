@@ -31,7 +31,7 @@ from danube.model.errors import DanubeError, DataDirectoryError
 from danube.model.history_api import SealingFigures, StoragesStatus, StorageStatus
 from danube.model.limits import MIB
 
-__all__ = ["Check", "check_broker", "doctor"]
+__all__ = ["Check", "check_broker", "check_machine", "doctor"]
 
 _SYNC_ROUNDS = 50
 _WRITE_BYTES = 4096
@@ -56,6 +56,17 @@ def doctor(data_directory: str, limits: Limits | None = None) -> list[Check]:
         _directory(data_directory, present),
         *_data(data_directory, limits),
         *_storage(str(present), limits),
+        _clock(),
+        _open_files(limits),
+    ]
+
+
+def check_machine(data_directory: str, limits: Limits) -> list[Check]:
+    """As :func:`doctor`, for the broker whose data directory it is, while it runs: journal and metadata stay closed."""
+    return [
+        _python(),
+        _directory(data_directory, Path(data_directory).absolute()),
+        *_storage(data_directory, limits),
         _clock(),
         _open_files(limits),
     ]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from danube.cli._client import run_with_client, to_plain
-from danube.cli._redaction import without_secrets, without_secrets_in_text
 from danube.model.errors import DanubeError
+from danube.model.redaction import without_secrets, without_secrets_in_text
 
 if TYPE_CHECKING:
     from danube.client import Client
@@ -48,6 +48,7 @@ _ABOUT: Final = {
     "storages.json": "health and figures of the storages",
     "cluster.json": "status of the cluster",
     "policies.json": "policies of the broker",
+    "tasks.json": "tasks of the broker: who waits where",
     "doctor.json": "checks of this machine and of the broker",
     "config.json": "configuration file, without secrets",
     "broker.log": "end of the log, without secrets",
@@ -94,6 +95,7 @@ def _of_broker(url: str | None, context: str | None) -> list[Part]:
         "storages.json": lambda client: client.storages.status(),
         "cluster.json": lambda client: client.admin.cluster_status(),
         "policies.json": lambda client: client.admin.policies(),
+        "tasks.json": lambda client: client.admin.tasks(),
     }
 
     async def work(client: Client) -> list[Part]:

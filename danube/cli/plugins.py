@@ -43,27 +43,21 @@ def _found() -> list[tuple[str, Any]]:
 
 
 def _installed() -> list[dict[str, Any]]:
-    from danube import __version__
+    from danube.broker.operations.inspecting import installed_plugins
 
-    rows = []
-    for kind, plugin in _found():
-        try:
-            summary = load_target(plugin.target).summary
-        except (ImportError, AttributeError) as error:
-            summary = f"cannot be loaded: {error}"
-        rows.append(
-            {
-                "kind": kind,
-                "scheme": plugin.scheme,
-                "installed": True,
-                "built_in": plugin.built_in,
-                "package": "danube-broker" if plugin.built_in else plugin.distribution,
-                "version": __version__ if plugin.built_in else plugin.version,
-                "summary": summary,
-                "install": None,
-            }
-        )
-    return rows
+    return [
+        {
+            "kind": each.kind,
+            "scheme": each.scheme,
+            "installed": True,
+            "built_in": each.built_in,
+            "package": each.package,
+            "version": each.version,
+            "summary": each.summary,
+            "install": None,
+        }
+        for each in installed_plugins()
+    ]
 
 
 def _missing() -> list[dict[str, Any]]:

@@ -46,6 +46,21 @@ from danube.model.connection_api import (
 from danube.model.errors import InvalidArgumentError, SubscriptionNotFoundError
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import TopicId
+from danube.model.inspect_api import (
+    CheckList,
+    CheckRow,
+    ExpandTopic,
+    GetTasks,
+    InspectMethod,
+    ListPlugins,
+    ListReaders,
+    PluginList,
+    PluginRow,
+    ReaderInfo,
+    ReaderList,
+    RunDoctor,
+    TaskTree,
+)
 from danube.model.log_api import ChangeLogLevel, LogLevel, LogMethod
 from danube.model.metrics_api import GetMetrics, MetricsMethod, MetricsText
 from danube.model.names import validate_name, validate_namespace, validate_topic
@@ -136,6 +151,22 @@ class Admin:
         request = GetMetrics(detailed, topic, openmetrics)
         return (await self._read(MetricsMethod.METRICS, request, MetricsText)).text.decode()
 
+    async def doctor(self) -> list[CheckRow]:
+        """Check the machine of the broker that the client is connected to, its sealing and its storages."""
+        return (await self._read(InspectMethod.DOCTOR, RunDoctor(), CheckList)).checks
+
+    async def plugins(self) -> list[PluginRow]:
+        """Return the storage backends and metadata engines that are installed at the broker."""
+        return (await self._read(InspectMethod.PLUGINS, ListPlugins(), PluginList)).plugins
+
+    async def tasks(self, limit: int = 1_000) -> TaskTree:
+        """Return the tree of tasks of the broker that the client is connected to: who waits where, without values.
+
+        Args:
+            limit: most tasks, from 1 to 5,000.
+        """
+        return await self._read(InspectMethod.TASKS, GetTasks(limit), TaskTree)
+
     async def lookup_topic(self, topic: str) -> api.TopicPartitions:
         """Return the topics that hold the messages of a topic: the topic itself, or its partitions.
 
@@ -199,6 +230,30 @@ class Admin:
         request = api.DescribeTopic(topic)
         found = await self._of_parts(self._read, api.Method.DESCRIBE_TOPIC, request, api.TopicInfo)
         return found[0] if len(found) == 1 else joined_info(topic, found)
+
+    async def list_readers(self, topic: str) -> list[ReaderInfo]:
+        """Return the readers that are connected to a topic, those of all its partitions."""
+        validate_topic(topic)
+        found = await self._of_parts(self._read, InspectMethod.READERS, ListReaders(topic), ReaderList)
+        return [row for each in found for row in each.readers]
+
+    async def expand_topic(self, topic: str, partitions: int) -> api.TopicInfo:
+        """Give a partitioned topic more partitions; return it when that is durable.
+
+        Messages stay where they are. Later messages of a key may be in another partition than earlier ones.
+
+        Args:
+            topic: its name.
+            partitions: their new number.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is no partitioned topic.
+            InvalidArgumentError: it has more partitions already.
+            LimitExceededError: there would be too many.
+        """
+        validate_topic(topic)
+        return await self._change(InspectMethod.EXPAND, ExpandTopic(topic, partitions), api.TopicInfo)
 
     async def seal_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
         """Seal all messages of a topic, and return when they are in its storage; one row for each partition.

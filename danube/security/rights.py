@@ -27,6 +27,7 @@ from danube.model.cluster_api import ClusterMethod
 from danube.model.connection_api import ConnectionMethod
 from danube.model.errors import ConfigurationError
 from danube.model.history_api import HistoryMethod
+from danube.model.inspect_api import InspectMethod
 from danube.model.job_api import JobMethod
 from danube.model.log_api import LogMethod
 from danube.model.metrics_api import MetricsMethod
@@ -234,6 +235,8 @@ _NATIVE: Final = (
     # Topics
     _shows(_M.LOOKUP_TOPIC, "topics.lookup_topic", _on_topic(_P.LOOKUP)),
     _shows(_M.DESCRIBE_TOPIC, "topics.describe_topic", _on_topic(_P.DESCRIBE)),
+    _shows(InspectMethod.READERS, "topics.list_readers", _on_topic(_P.DESCRIBE)),
+    _changes(InspectMethod.EXPAND, "topics.expand_topic", _on_topic(_P.MANAGE_TOPIC)),
     _lists(_M.LIST_TOPICS, "topics.list_topics", ScopeKind.TOPIC, _on_namespace(_P.DESCRIBE, "namespace")),
     _changes(_M.CREATE_TOPIC, "topics.create_topic", _on_topic(_P.MANAGE_TOPIC)),
     _changes(_M.DELETE_TOPIC, "topics.delete_topic", _on_topic(_P.MANAGE_TOPIC)),
@@ -271,6 +274,9 @@ _NATIVE: Final = (
     _changes(PolicyMethod.CHANGE, "policies.change", Requirement(_P.MANAGE_TOPIC, _N.TARGET, ("target",))),
     # The broker
     _lists(OverviewMethod.FINDINGS, "overviews.findings", ScopeKind.TOPIC, _on_cluster(_P.DESCRIBE)),
+    _changes(InspectMethod.DOCTOR, "inspecting.doctor", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(InspectMethod.PLUGINS, "inspecting.plugins", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(InspectMethod.TASKS, "inspecting.tasks", _on_cluster(_P.MANAGE_BROKER)),
     _changes(ConnectionMethod.LIST, "connections.list_connections", _on_cluster(_P.MANAGE_BROKER)),
     _changes(ConnectionMethod.KILL, "connections.kill_connection", _on_cluster(_P.MANAGE_BROKER)),
     # Storages

@@ -18,7 +18,7 @@ from danube.model.errors import (
     TopicReplacedError,
     UnauthenticatedError,
 )
-from danube.web import administration, dead_letters, monitoring, pulls, reading, searching, sessions
+from danube.web import administration, attached, dead_letters, inspecting, monitoring, pulls, reading, searching, sessions
 from danube.web.administration import Handler
 from danube.web.caller import ApiCall
 from danube.web.guard import HEADERS, check_caller, media_type
@@ -40,6 +40,8 @@ __all__ = ["WebFace", "face"]
 
 _HANDLERS: Final[Mapping[str, Handler]] = {
     **administration.HANDLERS,
+    **attached.HANDLERS,
+    **inspecting.HANDLERS,
     **monitoring.HANDLERS,
     **reading.HANDLERS,
     **pulls.HANDLERS,

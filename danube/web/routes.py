@@ -8,7 +8,7 @@ and a test fails for a route that nobody has decided on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from danube.http._problem import Problem
 from danube.model import api, cluster_api, connection_api, history_api, job_api, overview_api, policy_api, stage_api
@@ -23,88 +23,27 @@ from danube.model.query_api import QueryMethod
 from danube.model.security_api import SecurityMethod
 from danube.model.stage_api import StageMethod
 from danube.web import bodies, letters
+from danube.web.inspect_routes import INSPECT_ROUTES
 from danube.web.lists import MOST
+from danube.web.route import (
+    API,
+    BYTES,
+    DRY_RUN,
+    EVENTS,
+    JSON,
+    LIST,
+    NDJSON,
+    PARTITION,
+    SUBSCRIPTION,
+    TEXT,
+    TOPIC,
+    Parameter,
+    Route,
+)
 from danube.web.twins import twin, without
 
-__all__ = ["API", "ROUTES", "Parameter", "Problem", "Route"]
+__all__ = ["API", "BYTES", "EVENTS", "JSON", "NDJSON", "ROUTES", "TEXT", "Parameter", "Problem", "Route"]
 
-API: Final = "/api/v1"
-
-JSON: Final = "application/json"
-NDJSON: Final = "application/x-ndjson"
-EVENTS: Final = "text/event-stream"
-BYTES: Final = "application/octet-stream"
-TEXT: Final = "text/plain"
-
-
-class Parameter(NamedTuple):
-    """A parameter of a query, or a header."""
-
-    name: str
-    kind: type
-    summary: str
-    default: Any = None
-    least: int = 0
-    most: int = 2**63 - 1
-    header: bool = False
-    required: bool = False
-
-
-class Route(NamedTuple):
-    """One row of the table."""
-
-    method: str
-    template: str
-    """Path with ``{names}``; the last segment may end in ``:verb``."""
-    operation: str
-    """Id of the operation, and the name of its handler."""
-    summary: str
-    calls: tuple[str, ...] = ()
-    """Paths of the native calls that the handler makes; empty: it shows nothing that needs a right."""
-    parameters: tuple[Parameter, ...] = ()
-    body: Any = None
-    """Type of the JSON body; None: there is none."""
-    body_types: tuple[str, ...] = (JSON,)
-    """Media types of the body."""
-    optional_body: bool = False
-    """Whether the body may be left out."""
-    answer: Any = None
-    """Type of the JSON answer; None: it is none of JSON."""
-    answer_types: tuple[str, ...] = (JSON,)
-    status: int = 200
-    dry_answer: Any = None
-    """Type of the JSON answer with ``dry_run``, whose status is 200; None: that answer is as any."""
-    matched: bool = False
-    """Whether ``If-Match`` with the id of the topic is required, except with ``dry_run``: the call destroys something,
-    and must not meet a topic that was created again under the same name."""
-    lasting: bool = False
-    """Whether it may take longer than ``http_request_timeout_s``."""
-    early: bool = False
-    """Whether it is served while the broker starts."""
-    guarded: bool = True
-    """Whether the name in ``Host`` is checked; probes of orchestrators may use any."""
-
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """The segments of the template."""
-        return tuple(self.template[1:].split("/")) if self.template != "/" else ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the parameters in the path."""
-        return tuple(each.partition("}")[0][1:] for each in self.segments if each.startswith("{"))
-
-
-_LIST: Final = (
-    Parameter("q", str, "Only items whose name contains this text."),
-    Parameter("sort", str, "A field, with '-' before it for the reverse order."),
-    Parameter("limit", int, "Most items of the page.", 100, 1, MOST),
-    Parameter("cursor", str, "The `next` of the page before."),
-)
-_DRY_RUN: Final = Parameter("dry_run", bool, "Change nothing: report what would happen.", False)
-_PARTITION: Final = Parameter(
-    "partition", int, "One partition of a partitioned topic; without it, all.", None, 0, 2**31
-)
 _POSITION: Final = Parameter(
     "from", str, "earliest, latest, an offset, -N for the last N messages, or @TIME in ISO 8601."
 )
@@ -121,8 +60,6 @@ def _probe(template: str, operation: str, summary: str) -> Route:
     return Route("GET", template, operation, summary, answer_types=(TEXT,), early=True, guarded=False)
 
 
-_TOPIC: Final = f"{API}/topics/{{namespace}}/{{name}}"
-_SUBSCRIPTION: Final = f"{_TOPIC}/subscriptions/{{subscription}}"
 _PULLS: Final = (api.Method.CONSUME,)
 _M: Final = api.Method
 
@@ -250,7 +187,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "list_namespaces",
         "Namespaces.",
         (_M.LIST_NAMESPACES,),
-        _LIST,
+        LIST,
         answer=bodies.NamespacePage,
     ),
     Route(
@@ -282,7 +219,7 @@ ROUTES: Final[tuple[Route, ...]] = (
             body=body,
             answer=twin(policy_api.PolicyReport),
         )
-        for level, template in (("broker", API), ("namespace", f"{API}/namespaces/{{namespace}}"), ("topic", _TOPIC))
+        for level, template in (("broker", API), ("namespace", f"{API}/namespaces/{{namespace}}"), ("topic", TOPIC))
         for method, verb, call, body, summary in (
             ("GET", "show", PolicyMethod.SHOW, None, "Policies of the {}: its own, those in force, and their sources."),
             (
@@ -301,7 +238,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "list_topics",
         "Topics; partitioned ones once, with the sums of their partitions.",
         (_M.LIST_TOPICS,),
-        (Parameter("namespace", str, "Only topics of this namespace."), *_LIST),
+        (Parameter("namespace", str, "Only topics of this namespace."), *LIST),
         answer=bodies.TopicPage,
     ),
     Route(
@@ -316,16 +253,16 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
-        _TOPIC,
+        TOPIC,
         "show_topic",
         "A topic. Its `topic_id` (of a partitioned topic: that of partition 0) is what If-Match takes.",
         (_M.DESCRIBE_TOPIC,),
-        (_PARTITION,),
+        (PARTITION,),
         answer=twin(api.TopicInfo),
     ),
     Route(
         "DELETE",
-        _TOPIC,
+        TOPIC,
         "delete_topic",
         "Delete a topic with its messages and subscriptions.",
         (_M.DELETE_TOPIC,),
@@ -334,7 +271,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
-        f"{_TOPIC}/partitions",
+        f"{TOPIC}/partitions",
         "list_partitions",
         "The partitions of a topic; of a plain topic, itself.",
         (_M.LOOKUP_TOPIC, _M.DESCRIBE_TOPIC),
@@ -342,7 +279,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "POST",
-        f"{_TOPIC}:seal",
+        f"{TOPIC}:seal",
         "seal_topic",
         "Move all messages of a topic to its storage.",
         (HistoryMethod.SEAL_TOPIC,),
@@ -351,11 +288,11 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "PATCH",
-        f"{_TOPIC}/retention",
+        f"{TOPIC}/retention",
         "change_retention",
         "Change, apply, or (with dry_run) try the retention rules of a topic.",
         (HistoryMethod.CHANGE_RETENTION,),
-        (_DRY_RUN,),
+        (DRY_RUN,),
         body=without(history_api.ChangeRetention, "topic"),
         answer=twin(history_api.RetentionPlans),
         lasting=True,
@@ -363,7 +300,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     # Messages
     Route(
         "POST",
-        f"{_TOPIC}/messages",
+        f"{TOPIC}/messages",
         "publish",
         "Publish messages; answered once all of them have the topic's durability. JSON: {messages: [...]}; NDJSON: a"
         " message on each line; any other type: the body is one payload, with headers Danube-Key,"
@@ -377,13 +314,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
-        f"{_TOPIC}/messages",
+        f"{TOPIC}/messages",
         "read_messages",
         "Read messages without a subscription. To go on, pass `next` as `from`.",
         (QueryMethod.STATE, _M.CONSUME),
         (
             _POSITION._replace(summary=_POSITION.summary + " Or `next` of the page before.", default="earliest"),
-            _PARTITION,
+            PARTITION,
             Parameter("limit", int, "Most messages.", 100, 1, MOST),
             _PAYLOAD,
         ),
@@ -391,7 +328,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
-        f"{_TOPIC}/messages/{{partition}}/{{offset}}",
+        f"{TOPIC}/messages/{{partition}}/{{offset}}",
         "read_message",
         "One message; with `download` its payload alone, as a file.",
         (QueryMethod.STATE, _M.CONSUME),
@@ -401,14 +338,14 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
-        f"{_TOPIC}/messages:tail",
+        f"{TOPIC}/messages:tail",
         "tail_messages",
         "Follow a topic: events `message`. An event's id is the position behind it: after a reconnect with"
         " Last-Event-ID the stream goes on without gap or repetition.",
         (QueryMethod.STATE, _M.CONSUME),
         (
             _POSITION._replace(default="latest"),
-            _PARTITION,
+            PARTITION,
             _PAYLOAD,
             Parameter("Last-Event-ID", str, "The id of the last event that was received.", header=True),
         ),
@@ -439,13 +376,13 @@ ROUTES: Final[tuple[Route, ...]] = (
             Parameter("state", str, "Only subscriptions in this state."),
             Parameter("min_backlog", int, "Only subscriptions with at least so many unacknowledged messages."),
             Parameter("unwell", bool, "Only subscriptions that need attention.", False),
-            *_LIST,
+            *LIST,
         ),
         answer=bodies.SubscriptionPage,
     ),
     Route(
         "GET",
-        f"{_TOPIC}/subscriptions",
+        f"{TOPIC}/subscriptions",
         "list_subscriptions",
         "The subscriptions of a topic, a row for each partition.",
         (_M.LIST_SUBSCRIPTIONS,),
@@ -453,7 +390,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
-        _SUBSCRIPTION,
+        SUBSCRIPTION,
         "show_subscription",
         "A subscription, a row for each partition.",
         (_M.DESCRIBE_SUBSCRIPTION,),
@@ -471,7 +408,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "DELETE",
-        _SUBSCRIPTION,
+        SUBSCRIPTION,
         "delete_subscription",
         "Delete a subscription and its position.",
         (_M.DELETE_SUBSCRIPTION,),
@@ -480,7 +417,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
-        f"{_SUBSCRIPTION}/explain",
+        f"{SUBSCRIPTION}/explain",
         "explain_subscription",
         "Why a subscription moves or does not.",
         (_M.EXPLAIN_SUBSCRIPTION,),
@@ -488,7 +425,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "PATCH",
-        f"{_SUBSCRIPTION}/policy",
+        f"{SUBSCRIPTION}/policy",
         "change_subscription_policy",
         "Change the policy of a subscription; GET of the subscription shows it.",
         (PolicyMethod.CHANGE_SUBSCRIPTION,),
@@ -497,11 +434,11 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "POST",
-        f"{_SUBSCRIPTION}:seek",
+        f"{SUBSCRIPTION}:seek",
         "seek_subscription",
         "Move a subscription: to earliest, latest, an offset, or a time.",
         (OverviewMethod.PLAN_SEEK, _M.SEEK_SUBSCRIPTION),
-        (_DRY_RUN,),
+        (DRY_RUN,),
         body=without(api.SeekSubscription, "topic", "subscription", "topic_ids"),
         status=204,
         dry_answer=twin(overview_api.SeekPlans),
@@ -509,18 +446,18 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "POST",
-        f"{_SUBSCRIPTION}:skip",
+        f"{SUBSCRIPTION}:skip",
         "skip_messages",
         "Skip the next unacknowledged messages of a subscription of a plain topic or one partition.",
         (OverviewMethod.PLAN_SEEK, OverviewMethod.SKIP),
-        (_DRY_RUN,),
+        (DRY_RUN,),
         body=bodies.Skip,
         answer=bodies.Skipped,
         matched=True,
     ),
     Route(
         "POST",
-        f"{_SUBSCRIPTION}:pull",
+        f"{SUBSCRIPTION}:pull",
         "pull_messages",
         "Receive messages of a subscription, which is created if it does not exist. Each has an `ack_id`.",
         _PULLS,
@@ -531,7 +468,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         lasting=True,
     ),
     *(
-        Route("POST", f"{_SUBSCRIPTION}:{verb}", f"{verb}_messages", summary, _PULLS, body=body, answer=bodies.Settled)
+        Route("POST", f"{SUBSCRIPTION}:{verb}", f"{verb}_messages", summary, _PULLS, body=body, answer=bodies.Settled)
         for verb, body, summary in (
             ("ack", bodies.AckIds, "Acknowledge pulled messages; answered when that is durable."),
             ("nack", bodies.Refusal, "Refuse pulled messages: they are delivered again, or become poison."),
@@ -618,6 +555,8 @@ ROUTES: Final[tuple[Route, ...]] = (
         (Parameter("producer", str, "Only stages of this producer."),),
         answer=twin(stage_api.StageList),
     ),
+    # What is attached to topics, and the broker from within
+    *INSPECT_ROUTES,
 )
 """The table."""
 

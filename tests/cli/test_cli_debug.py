@@ -11,8 +11,8 @@ import pytest
 from brokers import BrokerProcess
 from typer.testing import CliRunner
 
-from danube.cli._redaction import HIDDEN, without_secrets, without_secrets_in_text
 from danube.cli.app import app
+from danube.model.redaction import HIDDEN, without_secrets, without_secrets_in_text
 
 MARKER = "hunter2marker"
 CONFIG = f"""
@@ -66,7 +66,7 @@ def test_a_bundle_has_everything_but_secrets(broker, tmp_path):
     path = tmp_path / "x.tar.gz"
     command = ["debug", "bundle", "-f", str(path), "-c", str(tmp_path / "c.toml"), "--log", str(tmp_path / "b.log")]
     done = run(broker.url, *command, DANUBE_TOKEN=MARKER)
-    assert done.stdout.startswith(f"wrote {path}: 13 files")
+    assert done.stdout.startswith(f"wrote {path}: 14 files")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     files = files_of(path)
     everything = b"".join(files.values())

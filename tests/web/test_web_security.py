@@ -25,6 +25,7 @@ from danube.web.routes import ROUTES, Route
 ORDERS, BILLING = f"{API}/topics/shop/orders", f"{API}/topics/shop/orders/subscriptions/billing"
 MESSAGE = {"messages": [{"payload": "x"}]}
 BODIES: dict[str, Any] = {
+    "change_log_level": {"level": "", "logger": "danube.nothing"},
     "create_namespace": {"namespace": "shop"},
     "begin_session": {"token": "nonsense"},
     "create_topic": {"topic": "/shop/orders"},
@@ -34,6 +35,7 @@ BODIES: dict[str, Any] = {
     "skip_messages": {"messages": 1},
     "ack_messages": {"ack_ids": []},
     "nack_messages": {"ack_ids": []},
+    "expand_topic": {"partitions": 2},
     "extend_messages": {"ack_ids": []},
     "search_messages": {"filter": "x"},
 }

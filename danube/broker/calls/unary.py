@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from danube.model import api, cluster_api, connection_api, history_api, overview_api, policy_api, query_api
+from danube.model import api, cluster_api, connection_api, history_api, inspect_api, overview_api, policy_api, query_api
 from danube.model.cluster_api import ClusterMethod
 from danube.model.connection_api import ConnectionMethod
 from danube.model.history_api import HistoryMethod
+from danube.model.inspect_api import InspectMethod
 from danube.model.job_api import JobList, JobMethod, ListJobs, ReportJob
 from danube.model.log_api import ChangeLogLevel, LogMethod
 from danube.model.metrics_api import GetMetrics, MetricsMethod, MetricsText
@@ -52,6 +53,15 @@ def unary_calls(operations: Operations) -> Service:
 
     async def findings(request: overview_api.GetFindings) -> overview_api.FindingList:
         return await operations.overviews.findings(request)
+
+    async def doctor(request: inspect_api.RunDoctor) -> inspect_api.CheckList:
+        return await operations.inspecting.doctor(request)
+
+    async def plugins(request: inspect_api.ListPlugins) -> inspect_api.PluginList:
+        return await operations.inspecting.plugins(request)
+
+    async def tasks(request: inspect_api.GetTasks) -> inspect_api.TaskTree:
+        return await operations.inspecting.tasks(request)
 
     async def metrics(request: GetMetrics) -> MetricsText:
         return await operations.metrics.read(request)
@@ -102,6 +112,11 @@ def unary_calls(operations: Operations) -> Service:
         (OverviewMethod.SUBSCRIPTIONS, overview, overview_api.OverviewSubscriptions),
         (OverviewMethod.FINDINGS, findings, overview_api.GetFindings),
         (MetricsMethod.METRICS, metrics, GetMetrics),
+        (InspectMethod.READERS, topics.list_readers, inspect_api.ListReaders),
+        (InspectMethod.EXPAND, topics.expand_topic, inspect_api.ExpandTopic),
+        (InspectMethod.DOCTOR, doctor, inspect_api.RunDoctor),
+        (InspectMethod.PLUGINS, plugins, inspect_api.ListPlugins),
+        (InspectMethod.TASKS, tasks, inspect_api.GetTasks),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),
     ]
     spread = topics.across.spread

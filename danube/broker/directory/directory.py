@@ -380,6 +380,33 @@ class Directory:
         place = self._place(level, storage) if not here else None
         return await level.create(name, durability, partitions, storage, policies, place)
 
+    async def expand(self, name: str, partitions: int) -> None:
+        """Give a partitioned topic more partitions, and serve those of this broker; no change if it has as many.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is no partitioned topic.
+            InvalidArgumentError, LimitExceededError: it has more already, or there would be too many.
+            DanubeError: it cannot be changed now.
+        """
+        validate_topic(name)
+        if self.catalogue.find(name) is None:
+            await self.refresh(name)
+        async with self._creating.hold(name):
+            record = self.catalogue.expect(name)
+            if not record.partitions:
+                raise FailedPreconditionError(
+                    f"topic {name!r} is a plain topic and gets no partitions; create a partitioned one beside it"
+                )
+            if partitions < record.partitions:
+                raise InvalidArgumentError(
+                    f"topic {name!r} has {record.partitions} partitions, which cannot become {partitions}: partitions"
+                    " are not removed"
+                )
+            if partitions > record.partitions:
+                await self.enlarge(name, record, partitions)
+        self.following.look(name)
+
     async def enlarge(self, name: str, record: TopicRecord, partitions: int) -> None:
         """Give a partitioned topic more partitions; return when that is durable.
 

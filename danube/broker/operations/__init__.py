@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.metrics.collecting import Metrics
     from danube.broker.operations.connections import ConnectionOperations, OpenConnections
+    from danube.broker.operations.inspecting import InspectOperations
     from danube.broker.operations.jobs import JobOperations
     from danube.broker.operations.overviews import OverviewOperations
     from danube.broker.operations.security import SecurityOperations
@@ -96,6 +97,13 @@ class Operations:
         from danube.broker.operations.overviews import OverviewOperations
 
         return OverviewOperations(self._directory, self.everywhere, self._facts)
+
+    @cached_property
+    def inspecting(self) -> InspectOperations:
+        """Operations that inspect the broker from within; loaded like :attr:`connections`."""
+        from danube.broker.operations.inspecting import InspectOperations
+
+        return InspectOperations(self._directory, self.storages)
 
     @cached_property
     def jobs(self) -> JobOperations:

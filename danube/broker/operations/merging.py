@@ -10,6 +10,7 @@ import msgspec
 from danube.model import api, history_api
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import NO_TOPIC, Offset
+from danube.model.inspect_api import InspectMethod, ReaderList
 from danube.model.overview_api import OverviewMethod, SeekPlans
 from danube.model.policy_api import PolicyMethod
 
@@ -81,6 +82,10 @@ def _seeks(_request: Any, answers: Sequence[SeekPlans]) -> SeekPlans:
     return SeekPlans([plan for answer in answers for plan in answer.plans])
 
 
+def _readers(_request: Any, answers: Sequence[ReaderList]) -> ReaderList:
+    return ReaderList([row for answer in answers for row in answer.readers])
+
+
 def _explanation(request: api.SubscriptionRef, answers: Sequence[api.Explanation]) -> api.Explanation:
     states = {answer.state for answer in answers}
     state = states.pop() if len(states) == 1 else "mixed"
@@ -102,6 +107,7 @@ MERGED: Final[dict[str, tuple[type, Merge]]] = {
     PolicyMethod.CHANGE_SUBSCRIPTION: (api.SubscriptionList, _subscriptions),
     HistoryMethod.CHANGE_RETENTION: (history_api.RetentionPlans, _plans),
     HistoryMethod.SEAL_TOPIC: (history_api.SealedTopics, _sealed),
+    InspectMethod.READERS: (ReaderList, _readers),
     HistoryMethod.UNLOAD_TOPIC: (history_api.SealedTopics, _sealed),
 }
 """Calls about a topic that the owner of each partition carries out: type of the answer, and how to merge them."""

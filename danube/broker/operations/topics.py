@@ -18,11 +18,13 @@ from danube.log import TopicLog
 from danube.model import TopicPolicies, api, validate_topic
 from danube.model.errors import CallRefusedError, DanubeError, InvalidArgumentError, TopicNotFoundError
 from danube.model.ids import NO_TOPIC, Offset, TopicId
+from danube.model.inspect_api import ExpandTopic, ListReaders, ReaderInfo, ReaderList
 from danube.model.names import SYSTEM_NAMESPACE
 from danube.model.policies import check_policy
 from danube.model.quotas import ChangeQuota, QuotaReport, ShowQuota
 
 if TYPE_CHECKING:
+    from danube.broker.delivery.topic_reader import TopicReader
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
     from danube.cluster.membership import Membership
@@ -125,6 +127,29 @@ class TopicOperations:
             return await self.across.describe_elsewhere(request, away)
         return self._topic_info(request.topic)
 
+    async def list_readers(self, request: ListReaders) -> ReaderList:
+        """Return the readers of a topic, those of all its partitions."""
+        validate_topic(request.topic)
+        return ReaderList(
+            [
+                reader_of(topic.name, topic.end_offset, reader)
+                for topic in self._directory.resolve(request.topic)
+                for reader in topic.readers
+            ]
+        )
+
+    async def expand_topic(self, request: ExpandTopic) -> api.TopicInfo:
+        """Give a partitioned topic more partitions.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is no partitioned topic.
+            InvalidArgumentError, LimitExceededError: it has more partitions already, or there would be too many.
+        """
+        self._directory.membership.check_reach()
+        await self._directory.expand(request.topic, request.partitions)
+        return await self.describe_topic(api.DescribeTopic(request.topic))
+
     def _topic_info(self, name: str) -> api.TopicInfo:
         topics = self._directory.resolve(name)
         record = self._directory.catalogue.find(name)
@@ -204,6 +229,23 @@ def _owner(membership: Membership, topic_id: TopicId) -> api.TopicOwner:
     if isinstance(owner, Elsewhere):
         return api.TopicOwner(owner.address, owner_epoch(owner.epoch, owner.life))
     return api.TopicOwner()
+
+
+def reader_of(topic: str, end_offset: Offset, reader: TopicReader) -> ReaderInfo:
+    """Return the state of a reader of a topic or partition."""
+    facts = reader.machine.describe(end_offset)
+    (state,) = facts.consumers
+    return ReaderInfo(
+        topic=topic,
+        name=state.name,
+        reader_id=state.consumer_id,
+        start_offset=reader.start_offset,
+        position=Offset(facts.position),
+        end_offset=end_offset,
+        credit_messages=state.credit_messages,
+        credit_bytes=state.credit_bytes,
+        delivered_messages=state.delivered_messages,
+    )
 
 
 def _sealed_offset(topic: Topic) -> Offset:

@@ -44,6 +44,7 @@ from danube.model.batch import Record
 from danube.model.cluster_api import ClusterStatus, Explained
 from danube.model.connection_api import ConnectionInfo
 from danube.model.ids import NO_TOPIC, TopicId
+from danube.model.inspect_api import CheckRow, PluginRow, ReaderInfo, TaskTree
 from danube.model.job_api import Job
 from danube.model.limits import MIB, Limits
 from danube.model.log_api import LogLevel
@@ -461,6 +462,22 @@ class Admin(Handle[_admin.Admin]):
         """
         return self._loop.run(self._inner.metrics, detailed=detailed, topic=topic, openmetrics=openmetrics)
 
+    def doctor(self) -> list[CheckRow]:
+        """Check the machine of the broker that the client is connected to, its sealing and its storages."""
+        return self._loop.run(self._inner.doctor)
+
+    def plugins(self) -> list[PluginRow]:
+        """Return the storage backends and metadata engines that are installed at the broker."""
+        return self._loop.run(self._inner.plugins)
+
+    def tasks(self, limit: int = 1_000) -> TaskTree:
+        """Return the tree of tasks of the broker that the client is connected to: who waits where, without values.
+
+        Args:
+            limit: most tasks, from 1 to 5,000.
+        """
+        return self._loop.run(self._inner.tasks, limit)
+
     def lookup_topic(self, topic: str) -> api.TopicPartitions:
         """Return the topics that hold the messages of a topic: the topic itself, or its partitions.
 
@@ -515,6 +532,27 @@ class Admin(Handle[_admin.Admin]):
     def describe_topic(self, topic: str) -> api.TopicInfo:
         """Return one topic; for a partitioned one, the sums over its partitions."""
         return self._loop.run(self._inner.describe_topic, topic)
+
+    def list_readers(self, topic: str) -> list[ReaderInfo]:
+        """Return the readers that are connected to a topic, those of all its partitions."""
+        return self._loop.run(self._inner.list_readers, topic)
+
+    def expand_topic(self, topic: str, partitions: int) -> api.TopicInfo:
+        """Give a partitioned topic more partitions; return it when that is durable.
+
+        Messages stay where they are. Later messages of a key may be in another partition than earlier ones.
+
+        Args:
+            topic: its name.
+            partitions: their new number.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is no partitioned topic.
+            InvalidArgumentError: it has more partitions already.
+            LimitExceededError: there would be too many.
+        """
+        return self._loop.run(self._inner.expand_topic, topic, partitions)
 
     def seal_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
         """Seal all messages of a topic, and return when they are in its storage; one row for each partition.
