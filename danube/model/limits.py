@@ -141,6 +141,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Time without a call after which the session of a browser ends."""
     http_session_life_s: float = 43_200.0
     """Life of the session of a browser, however much it is used."""
+    http_max_idempotency_keys: int = 10_000
+    """Keys of ``Idempotency-Key`` whose bodies are remembered, to notice that one was used for another body; of more,
+    the oldest are forgotten."""
     http_request_timeout_s: float = 30.0
     """From the head of an HTTP request to its answer; calls that last have limits of their own."""
     http_idle_timeout_s: float = 60.0

@@ -14,6 +14,7 @@ from danube.model import api
 from danube.model.errors import InternalError
 from danube.model.ids import TopicId
 from danube.model.names import partition_name, validate_topic
+from danube.web.idempotency import KeyBook
 from danube.web.inner import inner_client
 from danube.web.matching import topic_ids_of
 from danube.web.routes import Route
@@ -44,6 +45,7 @@ class ApiCall:
         searches: the search processes.
         sessions: those of browsers.
         session: that of the browser that has sent the request; None: it has a proof of its own, or none.
+        keys: the keys that repeated requests have used.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class ApiCall:
         *,
         sessions: Sessions,
         session: Session | None,
+        keys: KeyBook,
     ) -> None:
         self.broker = broker
         self.pulls = pulls
@@ -70,6 +73,7 @@ class ApiCall:
         self.body = body
         self.sessions = sessions
         self.session = session
+        self.keys = keys
 
     @property
     def topic(self) -> str:

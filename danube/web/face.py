@@ -18,10 +18,21 @@ from danube.model.errors import (
     TopicReplacedError,
     UnauthenticatedError,
 )
-from danube.web import administration, attached, dead_letters, inspecting, monitoring, pulls, reading, searching, sessions
+from danube.web import (
+    administration,
+    attached,
+    dead_letters,
+    inspecting,
+    monitoring,
+    pulls,
+    reading,
+    searching,
+    sessions,
+)
 from danube.web.administration import Handler
 from danube.web.caller import ApiCall
 from danube.web.guard import HEADERS, check_caller, media_type
+from danube.web.idempotency import KeyBook
 from danube.web.owners import answer_of_owner
 from danube.web.packaged import console_files
 from danube.web.pulls import Pulls
@@ -72,6 +83,7 @@ class WebFace:
         self._pulls = Pulls(broker)
         self._searches = Searches(broker)
         self._sessions = Sessions(broker)
+        self._keys = KeyBook(broker.runtime.limits.http_max_idempotency_keys)
         self._allowed = frozenset(name.lower() for name in broker.runtime.config.http_allowed_hosts)
         for route in ROUTES:
             if route.operation not in _HANDLERS:
@@ -137,6 +149,7 @@ class WebFace:
             body,
             sessions=self._sessions,
             session=session,
+            keys=self._keys,
         )
         try:
             return self._answered(_answer(route, await _HANDLERS[route.operation](call)), session)

@@ -26,6 +26,7 @@ from danube.web.messages import (
     raw_message,
     shown_positions,
 )
+from danube.web.once import publish_once
 from danube.web.routes import BYTES, JSON, NDJSON
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ _MOST_LOOKED_AT: Final = 20_000
 async def publish(call: ApiCall) -> Receipts:
     """Publish messages, and answer when all of them are durable."""
     messages = await _outgoing(call)
+    if call.values["Idempotency-Key"] is not None:
+        return await publish_once(call, messages)
     async with (
         call.client() as client,
         client.producer(call.topic, name=call.values["producer"]) as producer,

@@ -50,6 +50,13 @@ _POSITION: Final = Parameter(
 _PAYLOAD: Final = Parameter(
     "payload_bytes", int, "Bytes of a payload beyond which it is cut; 0 for none of it.", 65_536, 0, 12 << 20
 )
+_KEY: Final = Parameter(
+    "Idempotency-Key",
+    str,
+    "Unique for what is published, such as a UUID: a repetition within 10 minutes stores nothing twice, and has the"
+    " same receipts.",
+    header=True,
+)
 _PUBLISHED: Final = (
     Parameter("Danube-Key", str, "Key of the message (of a raw body).", header=True),
     Parameter("Danube-Deliver-After", str, "Seconds for which it is not delivered (of a raw body).", header=True),
@@ -306,7 +313,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         " message on each line; any other type: the body is one payload, with headers Danube-Key,"
         " Danube-Attribute-NAME and Danube-Deliver-After.",
         (_M.PUBLISH,),
-        (Parameter("producer", str, "Name of the producer; without one, each call has its own."), *_PUBLISHED),
+        (Parameter("producer", str, "Name of the producer; without one, each call has its own."), *_PUBLISHED, _KEY),
         body=bodies.Publication,
         body_types=(JSON, NDJSON, BYTES, TEXT),
         answer=bodies.Receipts,
@@ -353,12 +360,12 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "POST",
-        f"{_TOPIC}/messages:search",
+        f"{TOPIC}/messages:search",
         "search_messages",
         "Search a topic, in a process of its own: events `match` (a message), `progress` twice a second, and `end` or"
         ' `error`. The filter is a text such as `value.user == "ada" and key ^= "eu-"`.',
         (QueryMethod.STATE, QueryMethod.PARTS, QueryMethod.OFFSET_AT, _M.CONSUME),
-        (_PARTITION,),
+        (PARTITION,),
         body=bodies.SearchMessages,
         answer_types=(EVENTS,),
         lasting=True,
@@ -398,7 +405,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "PUT",
-        _SUBSCRIPTION,
+        SUBSCRIPTION,
         "create_subscription",
         "Create a subscription without consuming; one that exists with this type stays as it is.",
         (_M.CREATE_SUBSCRIPTION,),
@@ -478,7 +485,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     # Dead letters: of their own topic, too, which the caller must be allowed to consume
     Route(
         "GET",
-        f"{_SUBSCRIPTION}/dlq",
+        f"{SUBSCRIPTION}/dlq",
         "list_dead_letters",
         "The dead letters of a subscription that were not replayed or dropped, and how often each reason is.",
         (_M.DESCRIBE_SUBSCRIPTION,),
@@ -494,7 +501,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *(
         Route(
             "POST",
-            f"{_SUBSCRIPTION}/dlq:{verb}",
+            f"{SUBSCRIPTION}/dlq:{verb}",
             f"{verb}_dead_letters",
             summary,
             (_M.DESCRIBE_SUBSCRIPTION, _M.CONSUME, *more),
