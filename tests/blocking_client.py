@@ -47,6 +47,7 @@ CLASSES = {
     "Jobs": ("_jobs", "Jobs"),
     "Stage": ("_stages", "Stage"),
     "Stages": ("_stages", "Stages"),
+    "Schemas": ("_schemas", "Schemas"),
     "Client": ("_client", "Client"),
 }
 """Modules and names of the asynchronous class, after those of its bases, in the order of the generated file."""

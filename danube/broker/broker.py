@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from danube.broker.calls.schemas import schema_calls
 from danube.broker.calls.security import security_calls
 from danube.broker.calls.streams import streams
 from danube.broker.calls.unary import unary_calls
@@ -47,6 +48,7 @@ from danube.broker.runtime.publish_figures import Latencies
 from danube.broker.runtime.pulse import Pulse
 from danube.broker.runtime.runtime import Runtime
 from danube.broker.runtime.seams import Seams
+from danube.broker.schemas.replica import Replica
 from danube.broker.security.caller import current_caller
 from danube.broker.stages import StageDisk, Stages
 from danube.cluster.asking import CHANNEL as STATUS
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from danube.broker.access import AccessControl
     from danube.broker.metrics.collecting import Metrics
     from danube.broker.operations.security import SecurityOperations
+    from danube.broker.schemas.service import SchemaService
     from danube.http import Request
     from danube.http.server import HttpServer
     from danube.metrics.health import Health
@@ -119,6 +122,7 @@ class Broker:
         self._ports: Ports
         self._pulse: Pulse
         self._reports: Reports
+        self._schemas: Replica
 
     # --- Life cycle ---
 
@@ -328,6 +332,7 @@ class Broker:
         backups = BackupOperations(store, config.cluster, runtime.clock_us)
         if self._access is not None:
             self._access.gate.follow(store)
+        self._schemas = Replica(store)
         log_levels = LogLevels(config.limits, lambda: "" if membership.is_alone else membership.broker)
         self.operations = Operations(
             directory,
@@ -340,6 +345,7 @@ class Broker:
             connections=reports,
             facts=reports.facts,
             metrics=partial(self._open_metrics, store, storages),
+            schemas=partial(self._open_schemas, store),
         )
         serving = lambda: self.started and not self.draining  # noqa: E731
         self.operations.topics.across.begin(self.peers, serving, lambda: self.security_known)
@@ -357,6 +363,7 @@ class Broker:
         await self.stages.load()
         if self._access is not None:
             self._access.numbers.stages = self.stages.topics_of
+            self._access.numbers.schemas = self._schemas.owners
         runtime.hold_producers(lambda: self.stages.held_producers)
         async with trio.open_nursery() as journal_nursery:
             await journal_nursery.start(runtime.journal.run)
@@ -364,6 +371,7 @@ class Broker:
             async with trio.open_nursery() as nursery:
                 runtime.begin(nursery)
                 await nursery.start(history.run)
+                await nursery.start(self._schemas.run)
                 nursery.start_soon(catalogue.run)
                 nursery.start_soon(directory.following.run)
                 nursery.start_soon(coordinating.run)
@@ -428,6 +436,7 @@ class Broker:
                 streams(self.directory),
                 unary_calls(self.operations),
                 security_calls(lambda: self.operations.security, self.caller),
+                schema_calls(lambda: self.operations.schemas),
                 self.stages.service(),
             ]
             ports.open(native, [])
@@ -530,6 +539,18 @@ class Broker:
             self._ports.tls,
             None,
         )
+
+    # --- Schemas ---
+
+    @property
+    def registry(self) -> SchemaService:
+        """The schema registry; once the broker has started."""
+        return self.operations.registry
+
+    def _open_schemas(self, store: MetadataStore) -> SchemaService:
+        from danube.broker.schemas.service import SchemaService  # most brokers have no schemas
+
+        return SchemaService(store, self._schemas, self.runtime.clock_us, self.runtime.seams.examine)
 
     # --- Information ---
 

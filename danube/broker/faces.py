@@ -12,7 +12,7 @@ faces use (:class:`Served`), its topics and subscriptions, and the interface of 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from danube.broker.delivery.connected_consumer import (
     AckWaiter,
@@ -22,7 +22,15 @@ from danube.broker.delivery.connected_consumer import (
     Origin,
     StoredBatch,
 )
-from danube.broker.security.caller import JudgedRight, may_consume, may_produce, passed_on, received
+from danube.broker.security.caller import (
+    JudgedRight,
+    caller_name,
+    may_consume,
+    may_produce,
+    may_read_schema,
+    passed_on,
+    received,
+)
 from danube.wire._context import Context
 from danube.wire.codec import Codec
 from danube.wire.service import Method, Service
@@ -49,6 +57,9 @@ if TYPE_CHECKING:
     from danube.model.ids import BrokerId, Offset, ProducerId, TopicId
     from danube.model.records import TopicRecord
     from danube.peers import CallHandler
+    from danube.schema.book import Book, Change, Entry, Proposal, Registered
+    from danube.schema.examine import Examination, Finding
+    from danube.schema.modes import Level, Policy
     from danube.security.roles import Principal
 
 __all__ = [
@@ -72,6 +83,7 @@ __all__ = [
     "ServedDirectory",
     "ServedIntake",
     "ServedPeers",
+    "ServedRegistry",
     "ServedOperations",
     "ServedPolicies",
     "ServedPolicyOperations",
@@ -84,11 +96,15 @@ __all__ = [
     "ServedTopicOperations",
     "Started",
     "StoredBatch",
+    "caller_name",
     "may_consume",
     "may_produce",
+    "may_read_schema",
     "passed_on",
     "received",
 ]
+
+_T = TypeVar("_T")
 
 
 class Served(Protocol):
@@ -173,6 +189,11 @@ class Served(Protocol):
         ...
 
     @property
+    def registry(self) -> ServedRegistry:
+        """The schema registry, once the broker has started."""
+        ...
+
+    @property
     def composing(self) -> ServedComposing:
         """Accepts messages that are sent one at a time."""
         ...
@@ -207,6 +228,101 @@ class Served(Protocol):
 
     async def wait_draining(self) -> None:
         """Wait until the broker starts to shut down."""
+        ...
+
+
+class ServedRegistry(Protocol):
+    """The schema registry of the cluster."""
+
+    @property
+    def book(self) -> Book:
+        """The registry as this broker knows it, without a question to the metadata."""
+        ...
+
+    async def current(self) -> Book:
+        """Return the registry with every change that was answered before this call, at any broker.
+
+        Raises:
+            DanubeError: the metadata do not answer.
+        """
+        ...
+
+    async def fresh(self) -> Book:
+        """Return :meth:`current`; while the metadata do not answer, the registry as this broker knows it."""
+        ...
+
+    async def find(self, query: Callable[[Book], _T]) -> _T:
+        """Answer a query from the replica; if that raises NotFoundError, again from a current one.
+
+        Raises:
+            NotFoundError: raised by the query: the registry does not have it.
+            DanubeError: it is missing here, and the metadata do not answer; or the query raised it.
+        """
+        ...
+
+    async def examine(self, examination: Examination) -> Finding:
+        """Parse a schema, and compare it with others, outside this process.
+
+        Raises:
+            InvalidSchemaError, SchemaTooLargeError: a schema is invalid, or exceeds a limit.
+        """
+        ...
+
+    async def check(self, proposal: Proposal, version: int | None = ..., level: Level | None = ...) -> Finding:
+        """Return how a schema compares with the versions of its subject that its level names, or with one version.
+
+        Raises:
+            SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
+            InvalidSchemaError, SchemaTooLargeError: a schema is invalid, or exceeds a limit.
+        """
+        ...
+
+    async def lookup(self, proposal: Proposal, *, deleted: bool = ...) -> Entry | None:
+        """Return the version of the proposal's subject that has the same content; None: no version has it.
+
+        Raises:
+            SubjectNotFoundError: the subject has no versions.
+            InvalidSchemaError, SchemaTooLargeError: the schema is invalid, or exceeds a limit.
+        """
+        ...
+
+    async def register(
+        self,
+        proposal: Proposal,
+        *,
+        by: str = ...,
+        born: Policy = ...,
+        description: str = ...,
+        tags: tuple[str, ...] = ...,
+        number: int | None = ...,
+        version: int | None = ...,
+    ) -> Registered:
+        """Register a schema; return its number and version, which may have been there before.
+
+        Args:
+            proposal: the schema, and its subject, which need not exist.
+            by: who registers it; :func:`caller_name` tells.
+            born: the policy of a subject that is created by this.
+            description, tags: for people.
+            number, version: given ones, in mode IMPORT.
+
+        Raises:
+            IncompatibleSchemaError: it is not compatible with the versions of the subject.
+            DanubeError: as :meth:`danube.schema.book.Book.register`.
+        """
+        ...
+
+    async def change(self, prepare: Callable[[Book], Change]) -> Change:
+        """Make a change, which is prepared again if another one came first; return it.
+
+        Raises:
+            UnavailableError: the metadata do not answer: it may have been made; or others always came first.
+            DanubeError: raised by ``prepare``; nothing was changed.
+        """
+        ...
+
+    async def change_with(self, prepare: Callable[[Book], tuple[_T, Change]]) -> tuple[_T, Change]:
+        """Make a change, as :meth:`change`; return what was prepared with it, and the change."""
         ...
 
 

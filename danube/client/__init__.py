@@ -24,6 +24,7 @@ from danube.client._reader import Reader
 from danube.client._receipt import Pending
 from danube.client._receipts import OffsetRange, RangeReceipt, Receipt
 from danube.client._requests import Handler, Requester, Responder
+from danube.client._schemas import Schemas
 from danube.client._security import Security
 from danube.client._stages import Stage, Stages
 from danube.client._storages import Storages
@@ -53,6 +54,7 @@ __all__ = [
     "Receipt",
     "Requester",
     "Responder",
+    "Schemas",
     "Security",
     "Stage",
     "Stages",

@@ -1,7 +1,7 @@
 """The client: connections to the brokers of a cluster, and the producers, consumers and calls that use them.
 
 :class:`Client` opens producers, consumers, readers, requesters and responders; everything else that a broker does is
-grouped in its attributes ``admin``, ``security``, ``storages``, ``logs``, ``jobs`` and ``stages``.
+grouped in its attributes ``admin``, ``security``, ``storages``, ``logs``, ``jobs``, ``stages`` and ``schemas``.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from danube.client._producer import Producer
 from danube.client._producing import Batching, open_producer
 from danube.client._reader import Reader
 from danube.client._requests import Handler, Requester, Responder, open_requester, open_responder
+from danube.client._schemas import Schemas
 from danube.client._security import Security
 from danube.client._stages import Stages
 from danube.client._storages import Storages
@@ -163,6 +164,8 @@ class Client:
     """Programs that read or write topics for long, as far as they report that they run."""
     stages: Stages
     """Staged publishing: messages of many tasks that become visible together."""
+    schemas: Schemas
+    """The schema registry: subjects, their versions, and schemas."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -173,6 +176,7 @@ class Client:
         self.jobs = Jobs(pool)
         telemetry = pool.options.telemetry
         self.stages = Stages(pool) if telemetry is None else telemetry.stages(pool)
+        self.schemas = Schemas(pool)
 
     @property
     def connected(self) -> bool:

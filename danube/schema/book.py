@@ -311,6 +311,18 @@ class Book:
             f"subject {subject!r} has no version {version}; its latest versions are: {known}"
         )
 
+    def entries(self, subject: str, *, deleted: bool = False) -> list[Entry]:
+        """Return the versions of a subject, in order.
+
+        Raises:
+            SubjectNotFoundError: the subject has no versions.
+        """
+        record = self._record(subject)
+        found = [self._entry(subject, record, each) for each in record.versions if deleted or not each.is_deleted]
+        if not found:
+            raise _no_subject(subject)
+        return found
+
     def by_subject_number(self, number: int, version: int = LATEST) -> Entry:
         """Return a version, live or deleted, of the subject that upstream's clients name by a number.
 
@@ -375,6 +387,16 @@ class Book:
             for version in self._subjects[name].versions
             if version.number == number and (deleted or not version.is_deleted)
         ]
+
+    def owners(self, number: int) -> list[str]:
+        """Return the sorted subjects that a number stands for: the one with it, or those with the schema, also deleted.
+
+        An empty name stands for a schema that no subject has any more. An empty list: the number is not assigned.
+        """
+        subject = self._subject_numbers.get(number)
+        if subject is not None:
+            return [subject]
+        return sorted(self._carriers.get(number, ())) or ([""] if number in self._numbers else [])
 
     def referrers(self, subject: str, version: int = LATEST) -> list[int]:
         """Return the sorted numbers of the schemas that refer to a version and that a subject has.
@@ -491,6 +513,28 @@ class Book:
             level or self.level(proposal.subject),
             self.policy(proposal.subject),
         )
+
+    def same_text(self, proposal: Proposal, *, deleted: bool = False) -> Entry | None:
+        """Return the latest version of the proposal's subject that was registered with exactly this text; None: none.
+
+        Such a version has the same content, which is known without parsing the schema. Others may have it, too.
+
+        Raises:
+            InvalidSchemaError: the target of a reference does not exist.
+        """
+        record = self._subjects.get(proposal.subject, _NEW)
+        if not record.versions:
+            return None
+        wanted = sorted((each.name, each.number) for each in self._resolve(proposal))
+        for version in reversed(record.versions):
+            if version.is_deleted and not deleted:
+                continue
+            schema = self.schema(version.number)
+            if (schema.type, schema.text, schema.message, schema.metadata, schema.rules) == (
+                proposal.type, proposal.text, proposal.message, dict(proposal.metadata), proposal.rules,
+            ) and sorted((each.name, each.number) for each in schema.references) == wanted:  # fmt: skip
+                return self._entry(proposal.subject, record, version)
+        return None
 
     def find(self, proposal: Proposal, finding: Finding, *, deleted: bool = False) -> Entry | None:
         """Return the latest version of the proposal's subject that has the same content; None: no version has it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, Final, Protocol
@@ -22,8 +22,8 @@ class Book(Protocol):
         """Return the topic and the subscription of a consumer."""
         ...
 
-    def subject_of_schema(self, number: int) -> str | None:
-        """Return the subject of a schema."""
+    def subjects_of_schema(self, number: int) -> Sequence[str]:
+        """Return the subjects that have a schema, or the one with this number; an empty name: no subject has it."""
         ...
 
     def topics_of_stages(self, producer: str, stage_ids: Iterable[int], write_id: str) -> Iterable[str]:
@@ -58,10 +58,9 @@ def resources_of(requirement: Requirement, request: Any, book: Book) -> list[Res
             topic, subscription, *reads = values
             return [_topic(topic) if any(reads) else _subscription(topic, subscription)]
         case Named.SCHEMA:
-            return [Resource.schema(values[0])]
+            return [_schema(values[0])]
         case Named.SCHEMA_NUMBER:
-            subject = book.subject_of_schema(values[0])
-            return [] if subject is None else [Resource.schema(subject)]
+            return [_schema(subject) for subject in book.subjects_of_schema(values[0])]
         case Named.PRODUCER:
             # The broker takes the number for one of this topic only, so a producer is no way to another one, and a
             # number of another topic is as unknown as one that does not exist.
@@ -96,6 +95,10 @@ def _getters(fields: tuple[str, ...]) -> tuple[attrgetter[Any], ...]:
 def _topic(name: str) -> Resource:
     validate_topic(name)
     return Resource.topic(name)
+
+
+def _schema(subject: str) -> Resource:
+    return Resource.schema(subject) if subject else CLUSTER
 
 
 def _namespace(name: str) -> Resource:

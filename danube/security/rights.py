@@ -35,6 +35,7 @@ from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
 from danube.model.quotas import QuotaMethod
+from danube.model.schema_api import SchemaMethod
 from danube.model.security_api import SecurityMethod
 from danube.model.stage_api import StageMethod
 from danube.model.storage_api import StorageMethod
@@ -97,9 +98,10 @@ class Named(Enum):
     """Two fields: a topic and a subscription of it. A third one tells whether the caller reads the topic without a
     subscription: then the resource is the topic."""
     SCHEMA = "schema"
-    """One field: a subject."""
+    """One field: a subject; an empty one means the registry: the resource is the cluster."""
     SCHEMA_NUMBER = "schema of a number"
-    """One field: the number of a schema, which belongs to a subject."""
+    """One field: the number of a schema, or of a subject. The permission on one of the subjects with the schema is
+    enough; the resource of a schema that no subject has is the cluster."""
     PRODUCER = "topic of the producer"
     """One field: the topic to which the caller says that its producer belongs. The broker knows the number of a
     producer in its own topic only, so that it is no way to another one."""
@@ -299,6 +301,18 @@ _NATIVE: Final = (
     # Jobs
     _changes(JobMethod.REPORT, "jobs.report", _on_topic(_P.PRODUCE)),
     _lists(JobMethod.LIST, "jobs.list", ScopeKind.TOPIC, Requirement(_P.DESCRIBE, _N.CLUSTER)),
+    # Schemas
+    _shows(SchemaMethod.GET, "schemas.get", Requirement(_P.READ_SCHEMA, _N.SCHEMA_NUMBER, ("number",))),
+    _shows(SchemaMethod.VERSION, "schemas.get_version", _on_schema(_P.READ_SCHEMA)),
+    _shows(SchemaMethod.FIND, "schemas.find", _on_schema(_P.READ_SCHEMA)),
+    _shows(SchemaMethod.SUBJECT, "schemas.show", _on_schema(_P.READ_SCHEMA)),
+    _lists(SchemaMethod.SUBJECTS, "schemas.list_subjects", ScopeKind.SCHEMA, _on_cluster(_P.READ_SCHEMA)),
+    _shows(SchemaMethod.CHECK, "schemas.check", _on_schema(_P.READ_SCHEMA)),
+    _changes(SchemaMethod.REGISTER, "schemas.register", _on_schema(_P.MANAGE_SCHEMA)),
+    _changes(SchemaMethod.DELETE, "schemas.delete", _on_schema(_P.MANAGE_SCHEMA)),
+    _changes(SchemaMethod.SET_MODE, "schemas.set_mode", _on_schema(_P.MANAGE_SCHEMA)),
+    _changes(SchemaMethod.SET_COMPATIBILITY, "schemas.set_compatibility", _on_schema(_P.MANAGE_SCHEMA)),
+    _changes(SchemaMethod.PURGE, "schemas.purge", _on_cluster(_P.MANAGE_SCHEMA)),
     # The cluster
     _changes(ClusterMethod.STATUS, "cluster.status", _on_cluster(_P.DESCRIBE)),
     _shows(ClusterMethod.EXPLAIN, "cluster.explain", Requirement(_P.DESCRIBE, _N.PLACE, ("subject",))),
@@ -366,12 +380,12 @@ _UPSTREAM: Final = (
         _BOTH,
         "/danube_schema.SchemaRegistry/",
         _shows("GetSchema", "schemas.get", Requirement(_P.READ_SCHEMA, _N.SCHEMA_NUMBER, ("schema_id",))),
-        _shows("GetLatestSchema", "schemas.get_latest", _on_schema(_P.READ_SCHEMA)),
-        _shows("ListVersions", "schemas.list_versions", _on_schema(_P.READ_SCHEMA)),
+        _shows("GetLatestSchema", "schemas.get_version", _on_schema(_P.READ_SCHEMA)),
+        _shows("ListVersions", "schemas.show", _on_schema(_P.READ_SCHEMA)),
         _shows("CheckCompatibility", "schemas.check", _on_schema(_P.READ_SCHEMA)),
         _lists("ListSubjects", "schemas.list_subjects", ScopeKind.SCHEMA, _on_cluster(_P.READ_SCHEMA)),
         _changes("RegisterSchema", "schemas.register", _on_schema(_P.MANAGE_SCHEMA)),
-        _changes("DeleteSchemaVersion", "schemas.delete_version", _on_schema(_P.MANAGE_SCHEMA)),
+        _changes("DeleteSchemaVersion", "schemas.delete", _on_schema(_P.MANAGE_SCHEMA)),
         _changes("SetCompatibilityMode", "schemas.set_compatibility", _on_schema(_P.MANAGE_SCHEMA)),
         _changes(
             "ConfigureTopicSchema",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from schema_helpers import Registry, avro, record
+from schema_helpers import Registry, avro, record, text_of
 
 from danube.model.errors import (
     DataLossError,
@@ -713,3 +713,61 @@ def test_a_proposal_is_not_looked_at_before_its_subject() -> None:
     with pytest.raises(InvalidNameError):
         Registry().book.examination(Proposal(subject="", type=SchemaType.AVRO, text="no schema"))
     assert avro(A).name == "R"
+
+
+def avro_proposal(subject: str, schema: Any, references: tuple[Reference, ...] = ()) -> Proposal:
+    return Proposal(subject=subject, type=SchemaType.AVRO, text=text_of(schema), references=references)
+
+
+def test_a_text_that_was_registered_before_is_known_without_parsing_it() -> None:
+    registry = Registry()
+    registry.register(S, A)
+    registry.register(S, AB)
+    found = registry.book.same_text(avro_proposal(S, A))
+    assert found is not None
+    assert (found.number, found.version.version) == (1, 1)
+    assert registry.book.same_text(avro_proposal("other", A)) is None
+    assert registry.book.same_text(avro_proposal(S, AC)) is None
+    assert (
+        registry.book.same_text(Proposal(subject=S, type=SchemaType.AVRO, text=found.schema.text, rules="[]")) is None
+    )
+    assert registry.book.same_text(Proposal(subject=S, type=SchemaType.JSON, text=found.schema.text)) is None
+    registry.commit(registry.book.delete_version(S, 1)[1])
+    assert registry.book.same_text(avro_proposal(S, A)) is None
+    assert registry.book.same_text(avro_proposal(S, A), deleted=True) is not None
+
+
+def test_the_same_text_with_another_reference_is_another_schema() -> None:
+    registry = Registry()
+    registry.register("user", USER)
+    registry.register("user", record(("id", "int"), ("name", "string", ""), name="User"))
+    old = avro_proposal(S, ORDER, (Reference("User", "user", 1),))
+    registry.register(S, ORDER, references=(Reference("User", "user", 1),))
+    assert registry.book.same_text(old) is not None
+    assert registry.book.same_text(avro_proposal(S, ORDER, (Reference("User", "user", LATEST),))) is None
+
+
+def test_a_number_stands_for_subjects() -> None:
+    registry = Registry()
+    registry.register("b", A)
+    registry.register("a", A)
+    assert registry.book.owners(1) == ["a", "b"]
+    assert registry.book.owners(2) == ["b"], "the number of the subject"
+    assert registry.book.owners(9) == []
+    for subject in ("a", "b"):
+        registry.commit(registry.book.delete_subject(subject)[1])
+    assert registry.book.owners(1) == ["a", "b"], "deleted versions are read by their numbers"
+    for subject in ("a", "b"):
+        registry.commit(registry.book.delete_subject(subject, permanent=True)[1])
+    assert registry.book.owners(1) == [""], "no subject has it, and it is still there"
+
+
+def test_the_versions_of_a_subject_are_listed() -> None:
+    registry = Registry()
+    registry.register(S, A)
+    registry.register(S, AB)
+    registry.commit(registry.book.delete_version(S, 1)[1])
+    assert [each.version.version for each in registry.book.entries(S)] == [2]
+    assert [each.version.version for each in registry.book.entries(S, deleted=True)] == [1, 2]
+    with pytest.raises(SubjectNotFoundError):
+        registry.book.entries("none")

@@ -33,6 +33,7 @@ VALUES: Final = {
     "reader": False,
     "consumer_id": 7,
     "schema_id": 7,
+    "number": 7,
     "stage_ids": [7],
     "write_id": "",
     "producer": "job",
@@ -95,8 +96,8 @@ class Belongings:
     def subscription_of_consumer(self, consumer_id: int) -> tuple[str, str]:
         return TOPIC, SUBSCRIPTION
 
-    def subject_of_schema(self, number: int) -> str:
-        return TOPIC
+    def subjects_of_schema(self, number: int) -> list[str]:
+        return [TOPIC]
 
     def topics_of_stages(self, producer: str, stage_ids: Any, write_id: str) -> list[str]:
         return [TOPIC]

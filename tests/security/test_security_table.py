@@ -34,6 +34,7 @@ from danube.model.errors import (
     to_wire,
 )
 from danube.model.limits import Limits
+from danube.model.schema_api import SchemaMethod
 from danube.security import CLUSTER, Principal, PrincipalType, Resource, Rights
 from danube.security.flaws import NO_PROOF
 from danube.security.resources import resources_of
@@ -316,8 +317,8 @@ class Nothing:
     def subscription_of_consumer(self, consumer_id: int) -> None:
         return None
 
-    def subject_of_schema(self, number: int) -> None:
-        return None
+    def subjects_of_schema(self, number: int) -> list[str]:
+        return {8: ["a", "b"], 9: [""]}.get(number, [])
 
     def topics_of_stages(self, producer: str, stage_ids: Any, write_id: str) -> list[str]:
         return ["/shop/a", "/shop/b-part-1"] if (producer, list(stage_ids), write_id) == ("job", [1], "w") else []
@@ -335,6 +336,7 @@ class TestResources:
         assert self.of(Named.TOPIC, topic="/shop/orders-part-3") == [ORDERS]
         assert self.of(Named.TOPIC, topics=["/shop/orders", "/a/b"]) == [ORDERS, Resource.topic("/a/b")]
         assert self.of(Named.SCHEMA, subject="x") == [Resource.schema("x")]
+        assert self.of(Named.SCHEMA, subject="") == [CLUSTER], "the settings of the registry"
         assert self.of(Named.TARGET, target="") == [CLUSTER]
         assert self.of(Named.TARGET, target="shop") == [Resource.namespace("shop")]
         assert self.of(Named.TARGET, target="/shop/orders") == [ORDERS]
@@ -351,7 +353,24 @@ class TestResources:
         assert self.of(Named.PRODUCER, topic="") == []
         assert self.of(Named.CONSUMER, consumer_id=1) == []
         assert self.of(Named.SCHEMA_NUMBER, number=1) == []
+        assert self.of(Named.SCHEMA_NUMBER, number=8) == [Resource.schema("a"), Resource.schema("b")]
+        assert self.of(Named.SCHEMA_NUMBER, number=9) == [CLUSTER], "no subject has it any more"
         assert self.of(Named.STAGES, producer="other") == []
+
+    def test_a_schema_is_readable_by_who_may_read_one_of_its_subjects(self) -> None:
+        rights = Rights()
+        bind(rights, "service:a", "viewer", "schema:b")
+        bind(rights, "service:all", "viewer", "cluster")
+        rule, request = RULES[SchemaMethod.GET], SimpleNamespace
+        found = [
+            [judge(rule, service(name), rights, request(number=number), Nothing()) for number in (7, 8, 9)]
+            for name in ("a", "all", "none")
+        ]
+        assert found == [
+            [Verdict.ALLOWED, Verdict.ALLOWED, Verdict.HIDDEN],
+            [Verdict.ALLOWED] * 3,
+            [Verdict.DENIED] * 3,
+        ]
 
     def test_stages_have_the_topics_of_all_of_them(self) -> None:
         expected = [Resource.topic("/shop/a"), Resource.topic("/shop/b")]

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from danube.broker.operations.inspecting import InspectOperations
     from danube.broker.operations.jobs import JobOperations
     from danube.broker.operations.overviews import OverviewOperations
+    from danube.broker.operations.schemas import SchemaOperations
     from danube.broker.operations.security import SecurityOperations
     from danube.broker.operations.wellness import BrokerFacts
     from danube.broker.runtime.log_levels import LogLevels
+    from danube.broker.schemas.service import SchemaService
     from danube.model import Limits, api
 
 __all__ = ["Operations"]
@@ -50,6 +52,7 @@ class Operations:
         connections: the open connections of the broker.
         facts: returns the figures of the broker that may need attention.
         metrics: makes the metrics, when they are first used.
+        schemas: makes the schema registry, when it is first used.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Operations:
         connections: OpenConnections,
         facts: Callable[[], BrokerFacts],
         metrics: Callable[[], Metrics],
+        schemas: Callable[[], SchemaService],
     ) -> None:
         self.info = info
         self.cluster = cluster
@@ -76,6 +80,7 @@ class Operations:
         self._facts = facts
         self.everywhere = Everywhere(directory, lambda: (self.connections, self.overviews))
         self._make_metrics = metrics
+        self._make_schemas = schemas
         self.topics = TopicOperations(directory)
         self.policies = PolicyOperations(directory)
         self.subscriptions = SubscriptionOperations(directory, self.policies)
@@ -116,6 +121,18 @@ class Operations:
     def security(self) -> SecurityOperations:
         """Operations on access control."""
         return self._make_security()
+
+    @cached_property
+    def registry(self) -> SchemaService:
+        """The schema registry; loaded like :attr:`connections`."""
+        return self._make_schemas()
+
+    @cached_property
+    def schemas(self) -> SchemaOperations:
+        """Operations on schemas and subjects."""
+        from danube.broker.operations.schemas import SchemaOperations
+
+        return SchemaOperations(self.registry)
 
     @cached_property
     def metrics(self) -> Metrics:

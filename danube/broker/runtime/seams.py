@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from danube.metrics.process import ProcessFigures
     from danube.peers.links import Connect
+    from danube.schema.examine import Examination, Finding
 
 __all__ = ["Seams", "shown_address"]
 
@@ -166,6 +167,13 @@ def _read_process() -> ProcessFigures | None:
     return read_process()
 
 
+async def _examine(examination: Examination) -> Finding:
+    from danube.schema.examine import examine  # most brokers have no schemas
+
+    await trio.lowlevel.checkpoint()
+    return examine(examination)
+
+
 class Seams(NamedTuple):
     """Injectable dependencies of a broker; see the module."""
 
@@ -203,6 +211,8 @@ class Seams(NamedTuple):
     """Returns figures of the process, for metrics; None if they are not known."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns so many unpredictable bytes, for the proofs between brokers."""
+    examine: Callable[[Examination], Awaitable[Finding]] = _examine
+    """Parses and compares schemas; the default does it within this process, which only trusted schemas deserve."""
     process_usage: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
     """Returns the resident memory of the process in bytes and the processor time that it has used, in seconds; 0 of
     both, where a broker is not alone in its process."""

@@ -43,10 +43,12 @@ __all__ = [
     "Caller",
     "JudgedRight",
     "SentRights",
+    "caller_name",
     "calling",
     "current_caller",
     "may_consume",
     "may_produce",
+    "may_read_schema",
     "passed_on",
     "received",
     "require_creation",
@@ -106,6 +108,10 @@ class Caller(Protocol):
         """Whether the caller may consume from a subscription."""
         ...
 
+    def may_read_schema(self, subject: str, /) -> bool:
+        """Whether the caller may read the schemas of a subject."""
+        ...
+
 
 _CALLER: Final[ContextVar[Caller | None]] = ContextVar("danube caller", default=None)
 
@@ -113,6 +119,12 @@ _CALLER: Final[ContextVar[Caller | None]] = ContextVar("danube caller", default=
 def current_caller() -> Caller | None:
     """Return the caller of the present task; None for work of the broker itself, and with security off."""
     return _CALLER.get()
+
+
+def caller_name() -> str:
+    """Return who makes the present call, as records note it; empty for the broker itself, and with security off."""
+    caller = _CALLER.get()
+    return "" if caller is None else str(caller.principal)
 
 
 def require_creation(topic: str) -> None:
@@ -147,6 +159,12 @@ def may_consume(topic: str, subscription: str) -> bool:
     """Whether the caller of the present task may consume from a subscription; as :func:`may_produce`."""
     caller = _CALLER.get()
     return caller is None or caller.may_consume(topic, subscription)
+
+
+def may_read_schema(subject: str) -> bool:
+    """Whether the caller of the present task may read the schemas of a subject; as :func:`may_produce`."""
+    caller = _CALLER.get()
+    return caller is None or caller.may_read_schema(subject)
 
 
 @contextmanager
@@ -195,6 +213,9 @@ class _Distant:
 
     def may_consume(self, topic: str, subscription: str) -> bool:
         raise InternalError(f"a call that another broker has sent does not tell who may consume {topic}#{subscription}")
+
+    def may_read_schema(self, subject: str) -> bool:
+        raise InternalError(f"a call that another broker has sent does not tell who may read the schemas of {subject}")
 
     def _require(self, what: str, topic: str) -> None:
         if (what, topic) not in self._rights:

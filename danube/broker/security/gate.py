@@ -149,6 +149,10 @@ class _Caller:
         """Whether the caller may consume from a subscription."""
         return self._rights.allows(self.principal, Permission.CONSUME, Resource.subscription(topic, subscription))
 
+    def may_read_schema(self, subject: str) -> bool:
+        """Whether the caller may read the schemas of a subject."""
+        return self._rights.allows(self.principal, Permission.READ_SCHEMA, Resource.schema(subject))
+
     def may_see(self, permission: Permission, resource: Resource) -> bool:
         """Whether a list contains a resource for the caller: of namespaces, those in which it may see something."""
         rights, principal = self._rights, self.principal

@@ -11,6 +11,7 @@ from danube.model import api
 from danube.model.job_api import JobMethod
 from danube.model.overview_api import OverviewMethod
 from danube.model.query_api import QueryMethod
+from danube.model.schema_api import SchemaMethod
 from danube.security.scopes import CLUSTER, Resource
 
 __all__ = ["LISTS", "filtered"]
@@ -45,6 +46,7 @@ LISTS: Final = {
     ),
     OverviewMethod.FINDINGS: _List("findings", lambda _, row: Resource.topic(row.topic) if row.topic else CLUSTER),
     QueryMethod.NAMES: _List("names", _topic),
+    SchemaMethod.SUBJECTS: _List("subjects", lambda _, row: Resource.schema(row.subject)),
     f"{_ADMIN}BrokerAdmin/ListNamespaces": _List("namespaces", _namespace),
     f"{_ADMIN}NamespaceAdmin/GetNamespaceTopics": _List("topics", _topic),
     f"{_ADMIN}TopicAdmin/ListNamespaceTopics": _List("topics", lambda _, row: Resource.topic(row.name)),

@@ -21,6 +21,7 @@ from danube.client import (
     _reader,
     _receipt,
     _requests,
+    _schemas,
     _security,
     _stages,
     _storages,
@@ -39,7 +40,7 @@ from danube.client.sync._loop import Loop, run_block
 from danube.client.sync._messages import Message, message_of
 from danube.client.sync._reading import LogReadingCore
 from danube.client.sync._receiver import ReceiverCore
-from danube.model import api, history_api, security_api, stage_api
+from danube.model import api, history_api, schema_api, security_api, stage_api
 from danube.model.batch import Record
 from danube.model.cluster_api import ClusterStatus, Explained
 from danube.model.connection_api import ConnectionInfo
@@ -67,6 +68,7 @@ __all__ = [
     "Reader",
     "Requester",
     "Responder",
+    "Schemas",
     "Security",
     "Stage",
     "Stages",
@@ -1459,6 +1461,230 @@ class Stages(Handle[_stages.Stages]):
         return self._loop.run(self._inner.describe, producer)
 
 
+class Schemas(Handle[_schemas.Schemas]):
+    """Manages and reads the schema registry; it is :attr:`Client.schemas`.
+
+    Reading needs ReadSchema on the subject (``schema:/shop/orders-value``), changes need ManageSchema. A schema that
+    these credentials may not see raises NotFoundError, as one that does not exist.
+    """
+
+    def get(self, number: int) -> schema_api.SchemaInfo:
+        """Return a schema by its number, which headers of batches carry. It never changes.
+
+        Raises:
+            SchemaNotFoundError: there is none.
+        """
+        return self._loop.run(self._inner.get, number)
+
+    def version(self, subject: str, version: int = -1, *, deleted: bool = False) -> schema_api.SchemaInfo:
+        """Return a version of a subject, with its schema.
+
+        Args:
+            subject: its name.
+            version: from 1; -1: the latest one that is not deleted.
+            deleted: whether to include deleted versions.
+
+        Raises:
+            SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
+        """
+        return self._loop.run(self._inner.version, subject, version, deleted=deleted)
+
+    def find(
+        self,
+        subject: str,
+        schema_type: str,
+        text: str = "",
+        *,
+        references: Sequence[schema_api.SchemaReference] = (),
+        message: str = "",
+        metadata: Mapping[str, str] | None = None,
+        deleted: bool = False,
+    ) -> schema_api.SchemaInfo:
+        """Return the version of a subject that has the same content as a schema; registers nothing.
+
+        Args:
+            subject, schema_type, text, references, message, metadata: as for :meth:`register`.
+            deleted: whether to include deleted versions.
+
+        Raises:
+            SubjectNotFoundError: the subject has no versions.
+            SchemaNotFoundError: none of them has this content.
+            InvalidSchemaError, SchemaTooLargeError: the schema is invalid, or exceeds a limit.
+        """
+        return self._loop.run(
+            self._inner.find,
+            subject,
+            schema_type,
+            text,
+            references=references,
+            message=message,
+            metadata=metadata,
+            deleted=deleted,
+        )
+
+    def subjects(self, prefix: str = "", *, deleted: bool = False) -> list[schema_api.SubjectRow]:
+        """Return the subjects that these credentials may see, sorted by name.
+
+        Args:
+            prefix: only those whose names begin with it.
+            deleted: include those whose versions are all deleted.
+        """
+        return self._loop.run(self._inner.subjects, prefix, deleted=deleted)
+
+    def subject(self, subject: str = "", *, deleted: bool = False) -> schema_api.SubjectInfo:
+        """Return the versions and settings of a subject; of an empty one: the settings of the registry.
+
+        Args:
+            subject: its name.
+            deleted: include deleted versions.
+
+        Raises:
+            SubjectNotFoundError: there is no such subject, and no settings for it.
+        """
+        return self._loop.run(self._inner.subject, subject, deleted=deleted)
+
+    def check(
+        self,
+        subject: str,
+        schema_type: str,
+        text: str = "",
+        *,
+        references: Sequence[schema_api.SchemaReference] = (),
+        message: str = "",
+        version: int = 0,
+        level: str = "",
+    ) -> schema_api.CheckedSchema:
+        """Return whether a schema is compatible with a subject, and why not; with one without versions every one is.
+
+        Args:
+            subject, schema_type, text, references, message: as for :meth:`register`.
+            version: compare with this one only; 0: with those that the level names.
+            level: instead of that of the subject; empty: that one.
+
+        Raises:
+            SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
+            InvalidSchemaError, SchemaTooLargeError: the schema is invalid, or exceeds a limit.
+            InvalidArgumentError: an unknown type or level.
+        """
+        return self._loop.run(
+            self._inner.check,
+            subject,
+            schema_type,
+            text,
+            references=references,
+            message=message,
+            version=version,
+            level=level,
+        )
+
+    def register(
+        self,
+        subject: str,
+        schema_type: str,
+        text: str = "",
+        *,
+        references: Sequence[schema_api.SchemaReference] = (),
+        message: str = "",
+        metadata: Mapping[str, str] | None = None,
+        description: str = "",
+        tags: Sequence[str] = (),
+        number: int = 0,
+        version: int = 0,
+    ) -> schema_api.RegisteredSchema:
+        """Register a schema as the next version of a subject, unless the subject has the same content already.
+
+        Args:
+            subject: its name; it is created with its first version.
+            schema_type: ``avro``, ``json_schema``, ``protobuf``, ``string``, ``bytes`` or ``number``.
+            text: of the schema; empty for the last three types.
+            references: schemas that it refers to.
+            message: of protobuf: the full name of the message type of payloads; empty: the first one of the file.
+            metadata: any texts, which are a part of the content.
+            description, tags: for people.
+            number, version: only in mode ``import``: given numbers; 0: the next ones.
+
+        Raises:
+            IncompatibleSchemaError: it is not compatible with versions of the subject; the message has all reasons.
+            SchemaModeError: the mode of the subject does not permit it.
+            InvalidSchemaError: it is not a schema of this type, or the target of a reference does not exist.
+            SchemaTooLargeError, LimitExceededError: it exceeds a limit, which the message names.
+            InvalidArgumentError: an unknown type.
+            DanubeError: it may have been registered; registering it again does no harm.
+        """
+        return self._loop.run(
+            self._inner.register,
+            subject,
+            schema_type,
+            text,
+            references=references,
+            message=message,
+            metadata=metadata,
+            description=description,
+            tags=tags,
+            number=number,
+            version=version,
+        )
+
+    def delete(self, subject: str, version: int = 0, *, permanent: bool = False) -> list[int]:
+        """Delete a version of a subject, or all; return what was deleted. Numbers of schemas still find them.
+
+        Args:
+            subject: its name.
+            version: from 1; -1: the latest one; 0: all.
+            permanent: remove what is deleted already. Its version numbers are never used again.
+
+        Raises:
+            SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
+            SubjectDeletedError, SchemaVersionDeletedError: it is deleted already.
+            SchemaNotDeletedError: ``permanent``, and it is not deleted yet.
+            SchemaReferencedError: other schemas refer to it.
+            SchemaModeError: the mode of the subject does not permit it.
+        """
+        return self._loop.run(self._inner.delete, subject, version, permanent=permanent)
+
+    def purge(self, number: int) -> None:
+        """Remove a schema that no version has any more. Stored batches with its number cannot be decoded after that.
+
+        Raises:
+            SchemaNotFoundError: there is none.
+            FailedPreconditionError: a version, also a deleted one, has it.
+            SchemaReferencedError: other schemas refer to it.
+        """
+        self._loop.run(self._inner.purge, number)
+
+    def set_mode(self, subject: str, mode: str | None, *, force: bool = False) -> None:
+        """Set what may change in a subject, or in the registry.
+
+        Args:
+            subject: its name; empty: the registry.
+            mode: ``readwrite``, ``readonly``, ``import``, or for the registry ``readonly_override``; None: remove the
+                one of its own, so that it inherits one.
+            force: change to ``import`` although there are versions.
+
+        Raises:
+            SchemaSettingNotFoundError: there is none to remove.
+            SchemaModeError: ``import``, and there are versions.
+            InvalidArgumentError: an unknown mode.
+        """
+        self._loop.run(self._inner.set_mode, subject, mode, force=force)
+
+    def set_compatibility(self, subject: str, *, level: str | None = None, json_policy: str | None = None) -> None:
+        """Set with what new versions of a subject, or of all, must be compatible.
+
+        Args:
+            subject: its name; empty: the registry.
+            level: ``none``, ``backward``, ``forward`` or ``full``, the last three also with ``_transitive``; empty:
+                remove the one of its own; None: leave it as it is.
+            json_policy: the rules for JSON Schema: ``strict``, ``lenient`` or ``upstream``; else as ``level``.
+
+        Raises:
+            SchemaSettingNotFoundError: there is none to remove.
+            SchemaModeError: the mode of the subject does not permit it.
+            InvalidArgumentError: an unknown level or policy.
+        """
+        self._loop.run(self._inner.set_compatibility, subject, level=level, json_policy=json_policy)
+
+
 class Client(Handle[_client.Client]):
     """Connections to a broker or a cluster; made by :func:`connect`."""
 
@@ -1474,6 +1700,8 @@ class Client(Handle[_client.Client]):
     """Programs that read or write topics for long, as far as they report that they run."""
     stages: Stages
     """Staged publishing: messages of many tasks that become visible together."""
+    schemas: Schemas
+    """The schema registry: subjects, their versions, and schemas."""
 
     def __init__(self, inner: _client.Client, loop: Loop) -> None:
         super().__init__(inner, loop)
@@ -1483,6 +1711,7 @@ class Client(Handle[_client.Client]):
         self.logs = Logs(inner.logs, loop)
         self.jobs = Jobs(inner.jobs, loop)
         self.stages = Stages(inner.stages, loop)
+        self.schemas = Schemas(inner.schemas, loop)
 
     @property
     def connected(self) -> bool:
