@@ -550,7 +550,8 @@ class Broker:
     def _open_schemas(self, store: MetadataStore) -> SchemaService:
         from danube.broker.schemas.service import SchemaService  # most brokers have no schemas
 
-        return SchemaService(store, self._schemas, self.runtime.clock_us, self.runtime.seams.examine)
+        runtime = self.runtime
+        return SchemaService(store, self._schemas, runtime.clock_us, runtime.seams.checker(runtime.start))
 
     # --- Information ---
 

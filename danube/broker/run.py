@@ -12,7 +12,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -27,6 +28,9 @@ from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, exit_code
 from danube.model.log_events import log_event
 from danube.model.version import __version__
+
+if TYPE_CHECKING:
+    from danube.schema.examine import Examination, Finding
 
 __all__ = ["run_broker"]
 
@@ -65,7 +69,12 @@ def _run(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOutput) ->
 
 
 async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOutput, was_ready: list[bool]) -> int:
-    seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)), process_usage=process_usage)
+    seams = Seams(
+        wall_clock_us=_wall_clock_us,
+        random=random.Random(os.urandom(16)),
+        process_usage=process_usage,
+        checker=_checker,
+    )
     reloading = [signal.SIGHUP] if config.tls is not None else []  # without TLS it ends the process, as always
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *reloading) as signals:
         async with trio.open_nursery() as nursery:
@@ -128,6 +137,12 @@ class _Life:
                 if number == signal.SIGINT:
                     self.exit_code = 128 + number
                 self._everything.cancel()
+
+
+def _checker(start: Callable[..., None]) -> Callable[[Examination], Awaitable[Finding]]:
+    from danube.broker.schemas.checker import Checker  # most brokers have no schemas
+
+    return Checker(start)
 
 
 def _shortage(error: BaseException) -> DanubeError | None:

@@ -28,7 +28,7 @@ from danube.schema.kinds import Compile, Needed, Reason, Source, missing
 from danube.schema.limits import SchemaLimits
 from danube.schema.modes import Policy, SchemaType
 
-__all__ = ["ProtobufSchema", "default_json_name", "parse"]
+__all__ = ["ProtobufSchema", "default_json_name", "parse", "proto_text_of"]
 
 _WELL_KNOWN: Final = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct",
                       "timestamp", "type", "wrappers")  # fmt: skip
@@ -170,6 +170,23 @@ def _described(
         )
     file.ClearField("source_code_info")
     return file
+
+
+def proto_text_of(text: str) -> str:
+    """Return a schema in either form as a .proto file.
+
+    Raises:
+        InvalidSchemaError: it is Base64, and not of a descriptor.
+    """
+    raw = _from_base64(text)
+    if raw is None:
+        return text
+    from danube.schema.proto_text import text_of
+
+    try:
+        return text_of(FileDescriptorProto.FromString(raw))
+    except DecodeError as error:
+        raise InvalidSchemaError(f"a referenced schema is Base64, but contains no descriptor: {error}") from error
 
 
 def _from_base64(text: str) -> bytes | None:

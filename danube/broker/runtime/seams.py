@@ -167,11 +167,15 @@ def _read_process() -> ProcessFigures | None:
     return read_process()
 
 
-async def _examine(examination: Examination) -> Finding:
-    from danube.schema.examine import examine  # most brokers have no schemas
+def _examine_here(_start: object) -> Callable[[Examination], Awaitable[Finding]]:
+    from danube.checker.compiling import compile_proto  # most brokers have no schemas
+    from danube.schema.examine import examine
 
-    await trio.lowlevel.checkpoint()
-    return examine(examination)
+    async def examined(examination: Examination) -> Finding:
+        await trio.lowlevel.checkpoint()
+        return examine(examination, compile_proto=compile_proto)
+
+    return examined
 
 
 class Seams(NamedTuple):
@@ -211,8 +215,9 @@ class Seams(NamedTuple):
     """Returns figures of the process, for metrics; None if they are not known."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns so many unpredictable bytes, for the proofs between brokers."""
-    examine: Callable[[Examination], Awaitable[Finding]] = _examine
-    """Parses and compares schemas; the default does it within this process, which only trusted schemas deserve."""
+    checker: Callable[[Callable[..., None]], Callable[[Examination], Awaitable[Finding]]] = _examine_here
+    """Makes what parses and compares schemas, from a function that starts a task of the broker. The default works
+    within this process, for trusted schemas; a broker that serves strangers has a process for it."""
     process_usage: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
     """Returns the resident memory of the process in bytes and the processor time that it has used, in seconds; 0 of
     both, where a broker is not alone in its process."""

@@ -1,7 +1,7 @@
 """Changes of the schema registry: prepared on the book, and written in one conditional transaction each.
 
-Schemas are parsed and compared outside the broker's process, see :mod:`danube.broker.schemas.checker`. Whoever changes
-the same records first wins; the other change is prepared again, on the book as it is then.
+Schemas are parsed and compared outside the broker's process, see :mod:`danube.broker.schemas.checker`. Of two changes
+of the same records one comes first; the other one is prepared again, on the book as it is then.
 
 **Lost answers.** The metadata may apply a transaction whose answer is lost. A change is therefore prepared again on a
 current book, which tells whether it was applied; if it arrives still later, the repeated transaction is refused,

@@ -1,0 +1,73 @@
+"""The process: examines one schema after the other until its input ends. See :mod:`danube.checker`."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from typing import IO
+
+import msgspec
+
+from danube.checker.compiling import compile_proto
+from danube.checker.messages import (
+    HEAD_BYTES,
+    MEMORY_BYTES,
+    READY,
+    TIME_S,
+    Answer,
+    Request,
+    frame,
+    length_of,
+    refusal,
+)
+from danube.schema.examine import examine
+
+_NICE = 5
+"""The broker comes first."""
+
+
+def _examined(data: bytes) -> tuple[Answer, bool]:
+    """Return the answer to a request, and whether this process can go on."""
+    try:
+        request = msgspec.msgpack.decode(data, type=Request)
+        return Answer(examine(request.examination, request.limits, compile_proto)), True
+    except MemoryError as error:
+        return refusal(error), False  # what is allocated may never be freed
+    except Exception as error:  # noqa: BLE001 - whatever a library raises for a hostile schema is the schema's fault
+        return refusal(error), True
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until there are no more, or their sender is gone."""
+    answers.write(frame(READY))
+    answers.flush()
+    can_go_on = True
+    while can_go_on and len(head := requests.read(HEAD_BYTES)) == HEAD_BYTES:
+        data = requests.read(length_of(head))
+        # If the broker dies meanwhile, there is no one else to end an examination that takes too long.
+        signal.setitimer(signal.ITIMER_REAL, 2 * TIME_S)
+        answer, can_go_on = _examined(data)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            answers.write(frame(answer))
+            answers.flush()
+        except BrokenPipeError:
+            return
+
+
+def main() -> None:
+    """Limit this process, and serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which closes the input
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICE)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    with os.fdopen(0, "rb") as requests, answers:
+        serve(requests, answers)
+
+
+if __name__ == "__main__":
+    main()
