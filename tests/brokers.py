@@ -22,8 +22,8 @@ class BrokerProcess:
 
     ``prefix`` is put before the command (a tracer that gets out of the way, ``strace -D``, say), ``stderr`` is a file
     that gets what the broker logs. ``admin_listen`` is the address of its admin port: by default it has none, since
-    there is one default port and there are many brokers; ``http_listen`` is the same for its HTTP API. ``host`` is the
-    address it listens on.
+    there is one default port and there are many brokers; ``http_listen`` is the same for its HTTP API, and
+    ``registry_listen`` for the schema registry. ``host`` is the address it listens on.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class BrokerProcess:
         stderr: Path | None = None,
         admin_listen: str = "none",
         http_listen: str = "none",
+        registry_listen: str = "none",
         host: str = "127.0.0.1",
     ) -> None:
         self.host = host
@@ -44,6 +45,7 @@ class BrokerProcess:
         self.stderr = stderr
         self.admin_listen = admin_listen
         self.http_listen = http_listen
+        self.registry_listen = registry_listen
         self.ready_line = ""
         self._process: subprocess.Popen[str] | None = None
 
@@ -71,6 +73,7 @@ class BrokerProcess:
         assert self._process is None
         command = [*self.prefix, sys.executable, "-m", "danube", "serve", "--listen", f"{self.host}:{self.port}"]
         command += ["--admin-listen", self.admin_listen, "--http-listen", self.http_listen]
+        command += ["--registry-listen", self.registry_listen]
         command += ["--data-dir", str(self.data_directory), *self.options]
         environment = os.environ | {"NO_COLOR": "1"}
         with self.stderr.open("ab") if self.stderr else nullcontext() as stderr:

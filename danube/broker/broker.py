@@ -64,7 +64,7 @@ from danube.model.log_events import log_event
 from danube.model.tls import certified_broker
 from danube.peers import Peer, Peers
 from danube.peers.links import open_peers
-from danube.wire import DEFAULT_CODECS, Context, Method, Server
+from danube.wire import DEFAULT_CODECS, Context, Method, Server, Service
 
 if TYPE_CHECKING:
     from danube.broker.access import AccessControl
@@ -110,6 +110,7 @@ class Broker:
         self.admin_addresses: list[str] = []
         """Addresses of the admin port."""
         self.http_addresses: list[str] = []
+        self.registry_addresses: list[str] = []
         """Addresses of the HTTP port."""
         self._faces = faces
         self._bond: Bond
@@ -202,11 +203,13 @@ class Broker:
         async with AsyncExitStack() as opened:
             disk = await opened.enter_async_context(seams.open_disk(config))
             has_admin = any(face.admin_services for face in faces)
-            web = next((face for face in faces if face.http is not None), None)
+            web = next((face for face in faces if face.http is not None and face.http_door == "http"), None)
+            registry = next((face for face in faces if face.http is not None and face.http_door == "registry"), None)
             ports = self._ports = await opened.enter_async_context(
-                bind(config, seams, admin=has_admin, http=web is not None)
+                bind(config, seams, admin=has_admin, http=web is not None, registry=registry is not None)
             )
             self.http_addresses += ports.http_addresses
+            self.registry_addresses += ports.registry_addresses
             self.runtime.addresses += ports.addresses
             self.admin_addresses += ports.admin_addresses
             wait_s = config.limits.start_descriptor_wait_s
@@ -246,6 +249,7 @@ class Broker:
                     guarded=gate.guarded if gate is not None else None,
                     blocks=gate.is_blocked if gate is not None else None,
                     http=None if web is None else partial(self._make_http, web),
+                    registry=None if registry is None else partial(self._make_http, registry),
                 )
             )
             joining = Joining(config, seams, self.identity, links, ports, certified)
@@ -458,7 +462,8 @@ class Broker:
     # --- HTTP ---
 
     def _make_http(self, face: Face, ports: Ports) -> HttpServer:
-        from danube.http.server import HttpServer  # not imported without a listener
+        from danube.http import PLAIN  # not imported without a listener
+        from danube.http.server import HttpServer
 
         assert face.http is not None
         return HttpServer(
@@ -467,6 +472,7 @@ class Broker:
             tls=ports.tls,
             wall_s=lambda: self.runtime.clock_us() / 1e6,
             headers=face.http_headers,
+            dialect=face.http_dialect or PLAIN,
         )
 
     def native_method(self, path: str) -> Method:
@@ -479,6 +485,14 @@ class Broker:
         if found is None:
             raise CallRefusedError("the broker is starting; try again")
         return found
+
+    def guarded(self, service: Service) -> Service:
+        """Return methods that a face serves in a way of its own, each judged like those of the ports.
+
+        Raises:
+            ConfigurationError: a path has no row in the table of rights.
+        """
+        return service if self._access is None else self._access.gate.guarded(service)
 
     async def serve_inner(self, stream: trio.abc.Stream, request: Request) -> None:
         """Serve the native protocol to the caller of an HTTP request, on a stream within this process."""

@@ -12,7 +12,7 @@ faces use (:class:`Served`), its topics and subscriptions, and the interface of 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from danube.broker.delivery.connected_consumer import (
     AckWaiter,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from danube.dispatch import Machine
+    from danube.http._dialect import Dialect
     from danube.http._messages import Handler, Request
     from danube.metadata._contract import MetadataStore
     from danube.model import (
@@ -114,6 +115,8 @@ class Served(Protocol):
     """Addresses of the admin port."""
     http_addresses: list[str]
     """Addresses of the HTTP port."""
+    registry_addresses: list[str]
+    """Addresses of the schema registry's REST interface."""
 
     @property
     def has_tls(self) -> bool:
@@ -176,6 +179,14 @@ class Served(Protocol):
 
         Raises:
             CallRefusedError: the broker is starting, and does not serve it yet.
+        """
+        ...
+
+    def guarded(self, service: Service, /) -> Service:
+        """Return methods that a face serves in a way of its own, each judged like those of the ports.
+
+        Raises:
+            ConfigurationError: a path has no row in the table of rights.
         """
         ...
 
@@ -358,6 +369,11 @@ class ServedConfig(Protocol):
     @property
     def subscription_policy(self) -> SubscriptionPolicy:
         """Policy of a subscription that is created without one."""
+        ...
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster."""
         ...
 
     @property
@@ -952,8 +968,18 @@ class Face(Protocol):
     def http(self) -> Handler | None:
         """Answers the requests of the HTTP port, also while the broker starts and drains; None: the face has no HTTP.
 
-        Of several faces the first one with HTTP gets the port.
+        Of several faces for one port the first one gets it.
         """
+        ...
+
+    @property
+    def http_door(self) -> Literal["http", "registry"]:
+        """Which port :attr:`http` answers: that of HTTP, or that of the schema registry."""
+        ...
+
+    @property
+    def http_dialect(self) -> Dialect | None:
+        """How targets are read on that port, and problems worded; None: as always."""
         ...
 
     @property

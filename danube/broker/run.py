@@ -86,7 +86,8 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOut
             note = "" if config.tls is None else " (TLS and plain text)" if config.tls.plaintext else " (TLS)"
             admin = f" admin on {', '.join(broker.admin_addresses)}{note};" if broker.admin_addresses else ""
             scheme = "http" if config.tls is None or config.tls.plaintext else "https"
-            http = "".join(f"; console {scheme}://{address}/" for address in broker.http_addresses)
+            http = "".join(f"; schema registry {scheme}://{address}/" for address in broker.registry_addresses)
+            http += "".join(f"; console {scheme}://{address}/" for address in broker.http_addresses)
             collect_rarely()  # what is loaded so far lives as long as the process
             nursery.start_soon(FreedMemory().run)  # release the memory used by the start at once
             life.ready = True

@@ -6,13 +6,16 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from danube.cli._failures import errors_in_one_line
 from danube.cli._insecure import insecure_wanted
 from danube.cli._interrupts import leave_on_interrupt
 from danube.cli._plain_options import PlainOption, read_plain, with_environment
 from danube.model.policies import Durability
+
+if TYPE_CHECKING:
+    from danube.broker.faces import FaceMaker
 
 __all__ = ["serve", "serve_plainly"]
 
@@ -48,6 +51,13 @@ def serve(
         PlainOption(
             metavar="HOST:PORT",
             help="Address of the HTTP API; repeat for more; 'none' for no HTTP. [127.0.0.1:8650]",
+        ),
+    ] = None,
+    registry_listen: Annotated[
+        list[str] | None,
+        PlainOption(
+            metavar="HOST:PORT",
+            help="Address of the schema registry's REST interface; repeat for more; 'none' for none. [127.0.0.1:8081]",
         ),
     ] = None,
     data_dir: Annotated[
@@ -157,6 +167,7 @@ def serve(
             "listen": listen or None,
             "admin_listen": [] if admin_listen == ["none"] else admin_listen or None,
             "http_listen": [] if http_listen == ["none"] else http_listen or None,
+            "registry_listen": [] if registry_listen == ["none"] else registry_listen or None,
             "data_directory": data_dir,
             "durability": durability,
             "journal_file_size": journal_file_size,
@@ -174,12 +185,17 @@ def serve(
             "limits": limits,
         },
     )
-    if not settings.http_addresses:
-        return run_broker(settings, faces=(face,))
+    faces: list[FaceMaker] = [face]
     with _collector_off():
-        from danube.web import face as web_face
+        if settings.http_addresses:
+            from danube.web import face as web_face
 
-    return run_broker(settings, faces=(face, web_face))
+            faces.append(web_face)
+        if settings.registry_addresses:
+            from danube.registry import face as registry_face
+
+            faces.append(registry_face)
+    return run_broker(settings, faces=faces)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import trio
 
@@ -35,6 +35,8 @@ class CompatFace:
         self.codecs: Mapping[str, Codec] = {PROTO.subtype: PROTO}
         self.http = None
         self.http_headers = ()
+        self.http_door: Literal["http"] = "http"
+        self.http_dialect = None
         self.producers = Producers(broker)
         self.consumers = Consumers(broker)
         self.services = _with_standard_services(

@@ -16,20 +16,26 @@ around it (``server``, ``_connection``) is imported only where a listener is con
 
 from __future__ import annotations
 
+from danube.http._callers import check_caller, host_name
+from danube.http._dialect import PLAIN, Dialect
 from danube.http._events import event_text
 from danube.http._messages import Body, Handler, Request, Response, Stream, TextSink
 from danube.http._problem import problem, problem_of, shown, single_error
 from danube.http._target import Target, parse_target
 
 __all__ = [
+    "PLAIN",
     "Body",
+    "Dialect",
     "Handler",
     "Request",
     "Response",
     "Stream",
     "Target",
     "TextSink",
+    "check_caller",
     "event_text",
+    "host_name",
     "parse_target",
     "problem",
     "problem_of",

@@ -21,7 +21,6 @@ from danube.http._framing import METHODS, check_framing, content_length, head_by
 from danube.http._messages import Request, Response, Stream
 from danube.http._negotiation import COMPRESS_FROM_BYTES, accepts_gzip, entity_tag, is_text, matches
 from danube.http._problem import problem, problem_of, single_error
-from danube.http._target import parse_target
 from danube.model.errors import ConnectionLostError, InvalidArgumentError, MessageTooLargeError
 from danube.model.log_events import log_event
 from danube.wire._transport import SocketTransport
@@ -117,7 +116,7 @@ class HttpConnection:
         try:
             headers = joined(head.headers)
             check_framing(method, head.http_version, headers)
-            target = parse_target(head.target)
+            target = self.server.dialect.parse_target(head.target)
         except InvalidArgumentError as error:
             return await self._refuse(problem_of(error))
         if method not in METHODS:
@@ -146,7 +145,7 @@ class HttpConnection:
             )
             response = await self._handled(request)
         if scope.cancelled_caught:
-            response = self._late(body)
+            response = self._worded(self._late(body))
         await self._answer(request, response, with_body=method != "HEAD")
         return not response.close and await self._finished(headers)
 
@@ -164,8 +163,10 @@ class HttpConnection:
             if isinstance(found, ConnectionLostError) and self._http.their_state is h11.ERROR:
                 raise found from error  # the caller has gone while its body was read
             if isinstance(found, h11.RemoteProtocolError):
-                return problem(
-                    found.error_status_hint, "invalid-argument", f"the body is no valid HTTP: {found}", close=True
+                return self._worded(
+                    problem(
+                        found.error_status_hint, "invalid-argument", f"the body is no valid HTTP: {found}", close=True
+                    )
                 )
             response = problem_of(found)
             if response.status >= 500 and response.status == 500:
@@ -176,7 +177,10 @@ class HttpConnection:
                     exc_info=error,
                     extra=log_event("http.request_failed", repeating=True, peer=self.peer),
                 )
-            return response
+            return self._worded(response)
+
+    def _worded(self, response: Response) -> Response:
+        return self.server.dialect.reworded(response)
 
     async def _head(self) -> h11.Request | None:
         """Return the next request; None: there is none, and what had to be said was said."""
@@ -250,6 +254,7 @@ class HttpConnection:
     async def _refuse(self, response: Response) -> bool:
         """Say why the connection ends; return False."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            response = self._worded(response)
             await self._send_whole(response, response.body if isinstance(response.body, bytes) else b"", close=True)
             await self._linger()
         return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from danube.http._connection import HttpConnection
+from danube.http._dialect import PLAIN, Dialect
 from danube.http._messages import Handler
 from danube.model.limits import Limits
 from danube.model.log_events import log_event
@@ -38,6 +39,7 @@ class HttpServer:
         tls: what it presents; None: it serves without TLS. Whoever owns it renews it.
         wall_s: returns the Unix time in seconds, for the header ``Date``; None: it is left out.
         headers: of each answer, also of those that the server gives itself.
+        dialect: how targets are read, and problems worded.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class HttpServer:
         tls: ServerTls | None = None,
         wall_s: Callable[[], float] | None = None,
         headers: Sequence[tuple[str, str]] = (),
+        dialect: Dialect = PLAIN,
     ) -> None:
         self.handler = handler
+        self.dialect = dialect
         self.limits = limits or Limits()
         self.blocks: Callable[[str], bool] = lambda peer: False
         """Whether an address gets no connections; may be changed at any time."""

@@ -947,6 +947,16 @@ class Book:
             raise _not_set("compatibility policy", subject)
         return self._set(subject, policy=policy)
 
+    def set_compatibility(self, subject: str | None, level: Level | None, policy: Policy | None) -> Change:
+        """Return the change that sets level and policy of a subject, or of the registry; None leaves the present one.
+
+        Raises:
+            InvalidNameError, SchemaModeError, LimitExceededError: as :meth:`set_level`.
+        """
+        self._check_writable(subject)
+        own = self.own_settings(subject)
+        return self._set(subject, level=level or own.level, policy=policy or own.policy)
+
     def set_mode(self, subject: str | None, mode: Mode | None, *, force: bool = False) -> Change:
         """Return the change that sets or (None) removes the mode of a subject, or of the registry.
 

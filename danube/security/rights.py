@@ -35,6 +35,7 @@ from danube.model.overview_api import OverviewMethod
 from danube.model.policy_api import PolicyMethod
 from danube.model.query_api import QueryMethod
 from danube.model.quotas import QuotaMethod
+from danube.model.registry_api import RegistryMethod
 from danube.model.schema_api import SchemaMethod
 from danube.model.security_api import SecurityMethod
 from danube.model.stage_api import StageMethod
@@ -65,6 +66,8 @@ class Port(Flag):
     """The admin port of a broker, for upstream's tools."""
     STORAGE = auto()
     """The port of a storage server."""
+    REGISTRY = auto()
+    """The schema registry's REST interface, which has a port of its own, and is served on that of HTTP, too."""
 
 
 class Access(Enum):
@@ -507,6 +510,21 @@ _STORAGE_SERVER: Final = tuple(
 )
 
 
+_REGISTRY: Final = tuple(
+    rule._replace(ports=Port.REGISTRY)
+    for rule in (
+        _principal(RegistryMethod.INFO, "registry.info"),
+        # The operation limits its answers to what the caller may read.
+        _changes(RegistryMethod.FIND, "registry.find", Requirement(_P.READ_SCHEMA, _N.ANYTHING)),
+        _shows(RegistryMethod.READ, "registry.read", _on_schema(_P.READ_SCHEMA)),
+        _changes(RegistryMethod.REGISTER, "registry.register", _on_schema(_P.MANAGE_SCHEMA)),
+        _changes(RegistryMethod.DELETE, "registry.delete", _on_schema(_P.MANAGE_SCHEMA)),
+        _changes(RegistryMethod.CONFIGURE, "registry.configure", _on_schema(_P.MANAGE_SCHEMA)),
+        _changes(RegistryMethod.CONFIGURE_ALL, "registry.configure_all", _on_cluster(_P.MANAGE_SCHEMA)),
+    )
+)
+
+
 def _table(rules: Iterable[Rule]) -> Mapping[str, Rule]:
     found: dict[str, Rule] = {}
     for rule in rules:
@@ -519,7 +537,7 @@ def _table(rules: Iterable[Rule]) -> Mapping[str, Rule]:
 _OWN: Final = ("/danube.native.v1.", "/danube.Peers/")
 """How paths of Danube's own protocol begin."""
 
-RULES: Final = _table((*_NATIVE, *_UPSTREAM, *_STANDARD, *_STORAGE_SERVER))
+RULES: Final = _table((*_NATIVE, *_UPSTREAM, *_STANDARD, *_STORAGE_SERVER, *_REGISTRY))
 """All rows, by path."""
 
 

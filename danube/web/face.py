@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import trio
@@ -46,6 +46,7 @@ from danube.wire import Codec, Service
 
 if TYPE_CHECKING:
     from danube.broker.faces import Served
+    from danube.registry import RegistryFace
 
 __all__ = ["WebFace", "face"]
 
@@ -77,8 +78,11 @@ class WebFace:
         self.admin_services: Service = {}
         self.codecs: Mapping[str, Codec] = {}
         self.http_headers = HEADERS
+        self.http_door: Literal["http"] = "http"
+        self.http_dialect = None
         self._broker = broker
         self._router = Router()
+        self._registry: RegistryFace | None = None
         self._console = console_files()
         self._pulls = Pulls(broker)
         self._searches = Searches(broker)
@@ -105,6 +109,8 @@ class WebFace:
 
     async def http(self, request: Request) -> Response:
         """Answer a request."""
+        if request.target.segments[:1] == ("registry",):
+            return await self._schemas(request)
         matched = self._router.match(request.method, request.target)
         route = matched.route
         if route is None or route.guarded:
@@ -180,6 +186,14 @@ class WebFace:
             return False
         record = self._broker.directory.catalogue.find(call.topic)
         return record is None or not record.partitions
+
+    async def _schemas(self, request: Request) -> Response:
+        """Answer a request of the schema registry's REST interface, which is served here, too."""
+        if self._registry is None:
+            from danube.registry import RegistryFace
+
+            self._registry = RegistryFace(self._broker)
+        return await self._registry.answer(request, request.target.segments[1:])
 
 
 def check_rights() -> None:

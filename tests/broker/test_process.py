@@ -205,7 +205,7 @@ async def received(consumer: RawConsumer, count: int) -> list[int]:
     return offsets
 
 
-DEFAULT_PORTS = (6650, 50051, 8650)
+DEFAULT_PORTS = (6650, 50051, 8650, 8081)
 
 
 def ready_line_of_defaults(directory: Path) -> tuple[str, str]:
@@ -227,7 +227,7 @@ def ready_line_of_defaults(directory: Path) -> tuple[str, str]:
 
 
 def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
-    """``danube serve`` alone: 127.0.0.1:6650, admin port 50051, HTTP 8650, ./danube-data, durability disk."""
+    """``danube serve`` alone: port 6650, admin port 50051, HTTP 8650, registry 8081, ./danube-data, durability disk."""
     deadline = time.monotonic() + 90
     while True:
         line, log = ready_line_of_defaults(tmp_path)
@@ -238,5 +238,5 @@ def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
             break
         time.sleep(1)
     assert "listening on 127.0.0.1:6650; admin on 127.0.0.1:50051; data in ./danube-data; durability disk" in line, log
-    assert line.endswith("; console http://127.0.0.1:8650/\n"), log
+    assert line.endswith("; schema registry http://127.0.0.1:8081/; console http://127.0.0.1:8650/\n"), log
     assert (tmp_path / "danube-data" / "lock").exists()

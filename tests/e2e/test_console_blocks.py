@@ -83,16 +83,17 @@ def pattern(expected: str) -> str:
     return "".join(lines)
 
 
-def run(line: str, url: str, http: str = "") -> str:
-    """Run one command, in this process if it is ours, and return what it prints. ``http`` replaces the default URL.
+def run(line: str, url: str, http: str = "", registry: str = "") -> str:
+    """Run one command, in this process if it is ours, and return what it prints.
 
+    ``http`` and ``registry`` replace the default URLs.
     A delivery time becomes tomorrow, since the one that is shown is in the past or beyond the limit sooner or later.
     """
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     line = re.sub(r"--deliver-at \S+", f"--deliver-at {tomorrow:%Y-%m-%dT%H:%M:%SZ}", line)
     environment = {"DANUBE_URL": url, "XDG_CONFIG_HOME": "/nonexistent", "NO_COLOR": "1"}
     if not line.startswith("danube "):
-        line = line.replace("http://127.0.0.1:8650", http)
+        line = line.replace("http://127.0.0.1:8650", http).replace("http://127.0.0.1:8081", registry)
         done = subprocess.run(
             ["bash", "-c", line], capture_output=True, text=True, timeout=PATIENCE_S, check=True, env=os.environ
         )
@@ -203,13 +204,16 @@ def test_console_blocks_print_what_they_show(document: str, tmp_path: Path, monk
     blocks = console_blocks((ROOT / document).read_text())
     monkeypatch.chdir(tmp_path)
     differences = []
-    with BrokerProcess(tmp_path / "data", "--log-level", "warning", http_listen="127.0.0.1:0") as broker:
+    data, quiet, address = tmp_path / "data", ("--log-level", "warning"), "127.0.0.1:0"
+    with BrokerProcess(data, *quiet, http_listen=address, registry_listen=address) as broker:
+        found = re.search(r"; schema registry (\S+)/;", broker.ready_line)
+        assert found is not None
         http = broker.ready_line.rstrip().rpartition("; console ")[2].rstrip("/")
         for command in (command for block in blocks for command in block):
             if command.line.startswith(NEEDS_SPARK):
                 continue
             with scene(document, command.line, broker.url):
-                output = run(command.line, broker.url, http)
+                output = run(command.line, broker.url, http, found.group(1))
             if re.fullmatch(pattern(normalized(command.output)), normalized(output) + "\n" if output else "") is None:
                 differences.append(f"$ {command.line}\n{output}")
     assert not differences, f"{document} does not show what these commands print:\n" + "\n".join(differences)
@@ -218,7 +222,7 @@ def test_console_blocks_print_what_they_show(document: str, tmp_path: Path, monk
 def test_the_ready_line_is_the_one_that_is_shown(shared_broker: BrokerProcess) -> None:
     shown = re.findall(r"^danube .* ready: .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert len(shown) == 1
-    alone = re.sub(r" admin on [^;]*;|; console .*$", "", shown[0])  # it has none of the two
+    alone = re.sub(r" admin on [^;]*;|; schema registry [^;]*|; console .*$", "", shown[0])  # it has none of the two
     assert normalized(shared_broker.ready_line) == normalized(alone)
 
 

@@ -5,7 +5,17 @@
 
 from __future__ import annotations
 
-from danube.model import api, cluster_api, history_api, policy_api, query_api, quotas, stage_api, storage_api
+from danube.model import (
+    api,
+    cluster_api,
+    history_api,
+    policy_api,
+    query_api,
+    quotas,
+    registry_api,
+    stage_api,
+    storage_api,
+)
 from danube.security.rights import RULES
 
 APIS = (
@@ -15,6 +25,7 @@ APIS = (
     policy_api.PolicyMethod,
     query_api.QueryMethod,
     quotas.QuotaMethod,
+    registry_api.RegistryMethod,
     stage_api.StageMethod,
     storage_api.StorageMethod,
 )

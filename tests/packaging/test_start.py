@@ -35,6 +35,7 @@ SPARED = {
     "tomllib": "only a configuration file needs it",
     "h11": "only HTTP needs it",
     "danube.http": "only a broker with an HTTP port needs it",
+    "danube.registry": "only a broker with the port of the schema registry needs it",
     "danube.web": "only a broker with an HTTP port needs it",
     "asyncio": "the broker runs on Trio",
     "numpy": "something optional was imported",
@@ -78,11 +79,21 @@ def test_a_broker_alone_does_without_what_only_others_need(loaded: list[str]) ->
 
 def test_http_comes_without_the_client(tmp_path: Path) -> None:
     listen = ["--listen", "127.0.0.1:0", "--admin-listen", "none", "--http-listen", "127.0.0.1:0"]
+    listen += ["--registry-listen", "none"]
     loaded = imported_by("serve", "--data-dir", "data", *listen, cwd=tmp_path)
     assert {"h11", "danube.http.server", "danube.web.face"} <= set(loaded)
     spared = ("danube.client", "danube.security", "asyncio", "typer", "email", "http.client", "urllib.request")
     found = [name for name in loaded if name in spared or name.startswith(tuple(f"{each}." for each in spared))]
     assert found == [], "the client is loaded when the first message is published or read"
+
+
+def test_the_registry_comes_without_its_routes(tmp_path: Path) -> None:
+    listen = ["--listen", "127.0.0.1:0", "--admin-listen", "none", "--http-listen", "none"]
+    listen += ["--registry-listen", "127.0.0.1:0"]
+    loaded = imported_by("serve", "--data-dir", "data", *listen, cwd=tmp_path)
+    assert {"h11", "danube.http.server", "danube.registry.face"} <= set(loaded)
+    spared = ("danube.registry.routes", "danube.schema", "danube.web", "danube.security")
+    assert [name for name in loaded if name.startswith(spared)] == [], "they are loaded with the first request"
 
 
 def test_a_broker_alone_loads_few_modules(loaded: list[str]) -> None:

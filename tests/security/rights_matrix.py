@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+from danube.registry.routes import ROUTES as REGISTRY_ROUTES
 from danube.security import BUILT_IN_ROLES, Binding, Principal, PrincipalType, Rights, parse_scope
 from danube.security.rights import RULES, Access, Condition, Named, Port, Rule
 from danube.security.verdicts import Verdict, judge
@@ -171,6 +172,12 @@ def text() -> str:
         ]
         calls = ", ".join(each[1:].replace("danube.native.v1.", "") for each in route.calls) or "nothing"
         lines.append(f"| {route.method} {route.template} | {' | '.join(signs)} | {calls} |")
+    head = ["\n## Schema registry\n", f"| route | {' | '.join(columns)} | requires |"]
+    lines += [*head, "|---" * (len(columns) + 2) + "|"]
+    for row in REGISTRY_ROUTES:
+        rule = RULES[row.right]
+        signs = [SIGNS[judge(rule, who, rights, request_of(rule), Belongings())] for who in columns.values()]
+        lines.append(f"| {row.method} {row.template} | {' | '.join(signs)} | {required(rule)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     listen = ["127.0.0.1:6650"]
     admin_listen = ["127.0.0.1:50051"]  # [] for no admin port
     http_listen = ["127.0.0.1:8650"]    # [] for no HTTP API
+    registry_listen = ["127.0.0.1:8081"]    # Confluent's REST of the schema registry; [] for none
     http_allowed_hosts = ["broker.example.org"]  # names by which browsers may call it, beside its addresses
     data_directory = "./danube-data"
     durability = "disk"                 # default for new topics: none, os, disk or remote
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_ADMIN_PORT",
     "DEFAULT_HTTP_PORT",
+    "DEFAULT_REGISTRY_PORT",
     "DEFAULT_STORAGE",
     "BrokerConfig",
     "MetadataConfig",
@@ -99,6 +101,7 @@ __all__ = [
 
 DEFAULT_ADMIN_PORT: Final = 50051
 DEFAULT_HTTP_PORT: Final = 8650
+DEFAULT_REGISTRY_PORT: Final = 8081
 DEFAULT_STORAGE: Final = "default"
 
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?b?|b)?\s*", re.IGNORECASE | re.ASCII)
@@ -214,6 +217,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     http_listen: tuple[str, ...] | None = None
     """Addresses of the HTTP API, in the form of :attr:`listen`; an empty list: there is none. None: the default,
     ``127.0.0.1:8650``, which is left out if another process has it. A broker whose faces serve no HTTP has none."""
+    registry_listen: tuple[str, ...] | None = None
+    """Addresses of Confluent's REST interface of the schema registry, in the form of :attr:`listen`; an empty list:
+    there is none. None: the default, ``127.0.0.1:8081``, which is left out if another process has it, and where
+    :attr:`http_listen` is an empty list."""
     http_allowed_hosts: tuple[str, ...] = ()
     """Names of hosts, without ports, by which the HTTP API may be called, beside ``localhost`` and its addresses. A
     page of another site can make a browser send requests here under a name of that site, and these are refused."""
@@ -271,6 +278,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Addresses of the HTTP API, with their ports; the default one if none was configured."""
         given = (f"127.0.0.1:{DEFAULT_HTTP_PORT}",) if self.http_listen is None else self.http_listen
         return tuple(with_port(each, DEFAULT_HTTP_PORT) for each in given)
+
+    @property
+    def registry_addresses(self) -> tuple[str, ...]:
+        """Addresses of the schema registry's REST interface, with their ports; the default, if none was configured."""
+        default = () if self.http_listen == () else (f"127.0.0.1:{DEFAULT_REGISTRY_PORT}",)
+        given = default if self.registry_listen is None else self.registry_listen
+        return tuple(with_port(each, DEFAULT_REGISTRY_PORT) for each in given)
 
     @property
     def metadata_engine(self) -> MetadataConfig:
@@ -528,6 +542,8 @@ def _check(config: BrokerConfig) -> None:
         parse_address(address, DEFAULT_ADMIN_PORT)
     for address in config.http_listen or ():
         parse_address(address, DEFAULT_HTTP_PORT)
+    for address in config.registry_listen or ():
+        parse_address(address, DEFAULT_REGISTRY_PORT)
     for name in config.http_allowed_hosts:
         if not name or not name.isascii() or set(name) & set("/:@ *") or name != name.strip("[]"):
             raise ConfigurationError(f"http_allowed_hosts: {name!r} is no name of a host; leave out port and brackets")

@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from msgspec.structs import replace
 
-from danube.broker.runtime.config import DEFAULT_ADMIN_PORT, DEFAULT_HTTP_PORT, BrokerConfig
+from danube.broker.runtime.config import (
+    DEFAULT_ADMIN_PORT,
+    DEFAULT_HTTP_PORT,
+    DEFAULT_REGISTRY_PORT,
+    BrokerConfig,
+)
 from danube.broker.runtime.descriptors import ADMIN_SHARE
 from danube.broker.runtime.seams import Seams, shown_address
 from danube.log import with_descriptors
@@ -44,11 +49,11 @@ _STARTING: Final = "broker starting: {}; try again"
 
 
 class Ports:
-    """The client port and, maybe, the admin port and that of HTTP. Create it with :func:`bind`.
+    """The client port and, maybe, the admin port, that of HTTP and that of the registry. Create it with :func:`bind`.
 
     Attributes:
-        addresses, admin_addresses, http_addresses: on which they listen.
-        client, admin, http: their servers, while :meth:`serving`.
+        addresses, admin_addresses, http_addresses, registry_addresses: on which they listen.
+        client, admin, http, registry: their servers, while :meth:`serving`.
         tls: what both present; None: they are plain ones.
         poller: reads their sockets, while :meth:`serving`. The journal uses it, too.
     """
@@ -57,14 +62,17 @@ class Ports:
     client: Server
     admin: Server | None
     http: HttpServer | None
+    registry: HttpServer | None
 
     def __init__(self, config: BrokerConfig, tls: ServerTls | None = None) -> None:
         self.tls = tls
         self.addresses: list[str] = []
         self.admin_addresses: list[str] = []
         self.http_addresses: list[str] = []
+        self.registry_addresses: list[str] = []
         self._config = config
         self._http_listeners: list[trio.abc.Listener[Any]] = []
+        self._registry_listeners: list[trio.abc.Listener[Any]] = []
         self._listeners: list[list[trio.abc.Listener[Any]]] = []
         self._guarded: Callable[[Service], Service] = _all_allowed
         self._scope = trio.CancelScope()
@@ -80,6 +88,7 @@ class Ports:
         guarded: Callable[[Service], Service] | None = None,
         blocks: Callable[[str], bool] | None = None,
         http: Callable[[Ports], HttpServer] | None = None,
+        registry: Callable[[Ports], HttpServer] | None = None,
     ) -> AsyncGenerator[None, None]:
         """Serve early methods around the body, and refuse the others until :meth:`open`.
 
@@ -90,6 +99,7 @@ class Ports:
             guarded: returns the methods of a service, each judged before it is served; None: all calls are allowed.
             blocks: whether an address gets no connections now; None: there is no access control, and each one does.
             http: makes the server of HTTP, which serves all requests from now on, and refuses them itself.
+            registry: makes that of the registry, in the same way.
 
         Raises:
             OutOfDescriptorsError: no file descriptor was left for ``start_descriptor_wait_s``.
@@ -108,12 +118,13 @@ class Ports:
             self.admin = Server(admin_services, few, codecs=codecs, refusal=refusal, poller=poller, tls=self.tls)
             servers.append(self.admin)
         self.http = http(self) if http is not None and self._http_listeners else None
+        self.registry = registry(self) if registry is not None and self._registry_listeners else None
         for server in servers if self.http is not None else ():
             tls = self._config.tls
             server.http_url = f"{'http' if tls is None or tls.plaintext else 'https'}://{self.http_addresses[0]}/"
         if blocks is not None:
-            if self.http is not None:
-                self.http.blocks = blocks
+            for each in filter(None, (self.http, self.registry)):
+                each.blocks = blocks
             for server in servers:
                 server.blocks = blocks
                 server.bounds_unproven = True
@@ -144,6 +155,8 @@ class Ports:
                         await with_descriptors(what, start, wait_s)
                     if self.http is not None:
                         await nursery.start(self.http.run, self._http_listeners)
+                    if self.registry is not None:
+                        await nursery.start(self.registry.run, self._registry_listeners)
                     task_status.started()
         finally:
             self._ended.set()
@@ -209,14 +222,14 @@ class Ports:
         is the last, so that its calls are answered until then.
         """
         settle_s = self._config.drain_timeout_s
-        if self.http is not None:
-            self.http.begin_drain()
+        for each in filter(None, (self.http, self.registry)):
+            each.begin_drain()
         await self.client.drain(0, settle_s)
         if self.admin is not None:
             self.admin.linger_s = 0.0  # admin clients hold no streams
             await self.admin.drain(0, settle_s)
-        if self.http is not None:
-            await self.http.drain(settle_s)
+        for each in filter(None, (self.registry, self.http)):
+            await each.drain(settle_s)
 
     async def abort(self) -> None:
         """End all connections, and return when no handler runs."""
@@ -226,7 +239,9 @@ class Ports:
 
 
 @asynccontextmanager
-async def bind(config: BrokerConfig, seams: Seams, *, admin: bool, http: bool = False) -> AsyncGenerator[Ports, None]:
+async def bind(
+    config: BrokerConfig, seams: Seams, *, admin: bool, http: bool = False, registry: bool = False
+) -> AsyncGenerator[Ports, None]:
     """Listen on the configured addresses; the listeners are closed at the end of the block.
 
     Args:
@@ -234,10 +249,11 @@ async def bind(config: BrokerConfig, seams: Seams, *, admin: bool, http: bool = 
         seams: the network.
         admin: whether there is something to serve on the admin port.
         http: whether there is something to serve by HTTP.
+        registry: whether there is something to serve on the port of the registry.
 
     Raises:
         ConfigurationError: an address cannot be bound, or the files of ``[tls]`` cannot be used.
-        AddressTakenError: a configured address of HTTP cannot be bound.
+        AddressTakenError: a configured address of HTTP or the registry cannot be bound.
         ExposedAddressError: other machines can reach an address, and neither security nor ``insecure`` is on.
         OutOfDescriptorsError: no file descriptor was left for ``start_descriptor_wait_s``.
     """
@@ -255,9 +271,14 @@ async def bind(config: BrokerConfig, seams: Seams, *, admin: bool, http: bool = 
             ports._http_listeners = await _listen_http(config, seams)
             ports.http_addresses += map(shown_address, ports._http_listeners)
             _check_exposure(ports._http_listeners, config)
+        if registry and config.registry_addresses:
+            ports._registry_listeners = await _listen_registry(config, seams)
+            ports.registry_addresses += map(shown_address, ports._registry_listeners)
+            _check_exposure(ports._registry_listeners, config)
         yield ports
     finally:
-        for listeners in (*ports._listeners, ports._http_listeners):  # those of a server that ran are closed
+        # Those of a server that ran are closed.
+        for listeners in (*ports._listeners, ports._http_listeners, ports._registry_listeners):
             for listener in listeners:
                 await trio.aclose_forcefully(listener)
 
@@ -286,6 +307,22 @@ async def _listen_http(config: BrokerConfig, seams: Seams) -> list[trio.abc.List
             " HOST:PORT, or none with --http-listen none",
             DEFAULT_HTTP_PORT,
             extra=log_event("http.port_taken"),
+        )
+        return []
+
+
+async def _listen_registry(config: BrokerConfig, seams: Seams) -> list[trio.abc.Listener[Any]]:
+    """Listen for the registry; without a configured address, go without it if another process has the default one."""
+    try:
+        return await _listen(config.registry_addresses, seams, config.limits.start_descriptor_wait_s)
+    except ConfigurationError as error:
+        if config.registry_listen is not None:
+            raise AddressTakenError(error.message) from error
+        _log.warning(
+            "no REST interface of the schema registry: port %d of this machine is taken, perhaps by another broker;"
+            " choose one with --registry-listen HOST:PORT, or none with --registry-listen none",
+            DEFAULT_REGISTRY_PORT,
+            extra=log_event("registry.port_taken"),
         )
         return []
 

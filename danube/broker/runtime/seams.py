@@ -124,7 +124,8 @@ async def _listen(addresses: Sequence[str]) -> list[trio.abc.Listener[Any]]:
                 raise out_of_descriptors(f"listening on {address}", error) from error
             raise ConfigurationError(
                 f"cannot listen on {address}: {error.strerror or error}; is another broker running there?"
-                " Choose another address with --listen, or with --admin-listen or --http-listen, which may be none"
+                " Choose another address with --listen, or with --admin-listen, --http-listen or"
+                " --registry-listen, which may be none"
             ) from error
     return listeners
 

@@ -27,6 +27,7 @@ _FIELDS: Final = (
     "name",
     "id",
     "subject",
+    "route",
     "principal",
     "roles",
     "role",
