@@ -189,7 +189,16 @@ class SchemaTooLargeError(InvalidArgumentError):
     code = "schema-too-large"
 
 
-class SchemaPayloadError(InvalidArgumentError):
+class SchemaError(InvalidArgumentError):
+    """A value does not fit its schema, or a payload cannot be decoded with the schemas of its writer and its reader.
+
+    The message names the field, as far as it is known.
+    """
+
+    code = "schema-value"
+
+
+class SchemaPayloadError(SchemaError):
     """A payload does not conform to its schema, or to the framing of its topic."""
 
     code = "schema-payload"

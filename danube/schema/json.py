@@ -18,7 +18,7 @@ from danube.schema.kinds import Reason, Source, decode_json, encode_json, missin
 from danube.schema.limits import SchemaLimits
 from danube.schema.modes import Policy, SchemaType
 
-__all__ = ["JsonSchema", "parse"]
+__all__ = ["JsonSchema", "parse", "validator"]
 
 _SCHEMAS: Final = ("additionalProperties", "propertyNames", "additionalItems", "contains", "not", "if", "then", "else",
                    "unevaluatedItems", "unevaluatedProperties", "contentSchema")  # fmt: skip
@@ -99,6 +99,13 @@ def parse(source: Source, limits: SchemaLimits) -> JsonSchema:
         raise InvalidSchemaError(f"the JSON Schema is invalid: {_first_line(error)}") from error
     title = root.get("title") if isinstance(root, dict) else None
     return JsonSchema(root, needs, encode_json(root), title if isinstance(title, str) else "")
+
+
+def validator(schema: JsonSchema) -> Any:
+    """Return the library's validator of values for a parsed schema. It retrieves nothing."""
+    import jsonschema_rs
+
+    return jsonschema_rs.validator_for(schema.root, registry=_registry(schema.root, schema.needs), offline=True)
 
 
 def _first_line(error: Exception) -> str:

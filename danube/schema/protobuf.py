@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -68,6 +69,8 @@ class ProtobufSchema:
     """The descriptor in Base64, without the file name and derived names."""
     name: str
     """The full name of the message type of payloads; empty if the file has no messages."""
+    pool: Any = dataclasses.field(compare=False, repr=False)
+    """A ``DescriptorPool`` of the library, with the file and its imports."""
 
     @property
     def type(self) -> SchemaType:
@@ -117,7 +120,7 @@ def parse(source: Source, limits: SchemaLimits, compile_proto: Compile | None) -
     if own.name in files:
         own.name = _OWN_NAME
     files[own.name] = own
-    built = _built(own.name, files)
+    pool, built = _built(own.name, files)
     own = built[own.name]
     messages: dict[str, DescriptorProto] = {}
     checked: set[str] = set()
@@ -140,7 +143,7 @@ def parse(source: Source, limits: SchemaLimits, compile_proto: Compile | None) -
         raise InvalidSchemaError(
             f"the protobuf schema has no message {source.message!r}; it has: {', '.join(names[:10]) or 'none'}"
         )
-    return ProtobufSchema(own, messages, names, frozenset(checked), closed, _canonical(own), payload)
+    return ProtobufSchema(own, messages, names, frozenset(checked), closed, _canonical(own), payload, pool)
 
 
 def _described(
@@ -205,10 +208,10 @@ def _depth(messages: Any) -> int:
     return deepest
 
 
-def _built(name: str, files: Mapping[str, FileDescriptorProto]) -> dict[str, FileDescriptorProto]:
-    """Return a file and its imports as resolved by a descriptor pool, with full names of types.
+def _built(name: str, files: Mapping[str, FileDescriptorProto]) -> tuple[Any, dict[str, FileDescriptorProto]]:
+    """Return a descriptor pool with a file and its imports, and these as it resolved them, with full names of types.
 
-    Without protobuf's own files, which do not change.
+    The latter without protobuf's own files, which do not change.
     """
     pool = DescriptorPool()
     added: list[str] = []
@@ -237,7 +240,7 @@ def _built(name: str, files: Mapping[str, FileDescriptorProto]) -> dict[str, Fil
                 pool.FindFileByName(each).CopyToProto(found[each])
     except (TypeError, KeyError, ValueError) as error:
         raise InvalidSchemaError(f"the protobuf schema is invalid: {error}") from error
-    return found
+    return pool, found
 
 
 def _well_known(name: str) -> FileDescriptorProto | None:
