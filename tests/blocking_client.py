@@ -59,8 +59,13 @@ CORES = {
 }
 """The base written by hand: its module and name, after those of its own bases."""
 
-BASES = {"Consumer": "ConsumerCore", "Reader": "ReceiverCore[_reader.Reader]", "LogReading": "LogReadingCore"}
-"""The same as an expression."""
+BASES = {
+    "Producer": "Handle[_producer.Producer[P]], Generic[P]",
+    "Consumer": "ConsumerCore[V]",
+    "Reader": "ReceiverCore[_reader.Reader[V], V]",
+    "LogReading": "LogReadingCore",
+}
+"""The same as an expression, and the bases of generic classes."""
 
 BY_HAND = {"Batch": "_messages", "Message": "_messages", "Handler": "_handlers"}
 """Other blocking counterparts, and their modules."""
@@ -318,7 +323,7 @@ class Facade:
             self.add(*laid_out(f"def {node.name}(", declared, f") -> AbstractContextManager[{kind}]:", 4))
             self.add(*docstring(member.doc, 8))
             opening = laid_out(f"opening = {target}(", passed, ")", 8)
-            self.add(*opening, f"        return opened(self._loop, opening, {kind})")
+            self.add(*opening, f"        return opened(self._loop, opening, {kind.partition('[')[0]})")
             self._use_helpers(passed)
             return
         returns = self.use(module, node.returns)
@@ -366,6 +371,8 @@ class Facade:
             for module_name, class_name in zip(core[::2], core[1::2], strict=True):
                 by_hand |= set(members_of(self.module(module_name, "sync"), class_name))
             self.imports.add((f"danube.client.sync.{core[-2]}", core[-1]))
+        if "Generic" in base:
+            self.imports |= {("typing", "Generic"), ("danube.client._generics", "P")}
         if f"{path[-2]}." in base:
             self.imports.add(("danube.client", path[-2]))
         self.add("", "", f"class {name}({base}):", *docstring(ast.get_docstring(module.classes[path[-1]]) or "", 4))
@@ -416,7 +423,8 @@ class Facade:
         sections: tuple[list[str], list[str]] = ([], [])
         for module in sorted(found):
             names = sorted(
-                found[module], key=lambda name: (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+                found[module],
+                key=lambda name: (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name),
             )
             line = f"from {module} import {', '.join(names)}"
             lines = [line]

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
@@ -28,6 +28,7 @@ from danube.client._consume_options import (
 from danube.client._consumer import Consumer
 from danube.client._consuming import open_consumer, open_reader
 from danube.client._credentials import Credentials, FileName, file_name
+from danube.client._generics import P, SchemaOf, V
 from danube.client._instruments import Instruments
 from danube.client._jobs import Jobs
 from danube.client._logs import Logs
@@ -49,6 +50,9 @@ from danube.model.limits import MIB, Limits
 from danube.model.names import partition_name, validate_name, validate_topic
 from danube.model.policies import LATEST, Durability, ProducerAccess, SubscriptionPolicy, SubscriptionType
 from danube.wire.client import ClientTls
+
+if TYPE_CHECKING:
+    from danube.client._values import Reading
 
 __all__ = ["Client", "connect"]
 
@@ -206,7 +210,10 @@ class Client:
         max_buffered_bytes: int = 64 * MIB,
         partitions: int = 0,
         send_timeout_s: float | None = None,
-    ) -> AsyncIterator[Producer]:
+        schema: SchemaOf[P] | None = None,
+        register: bool = True,
+        strategy: str = "topic",
+    ) -> AsyncIterator[Producer[P]]:
         """Open a producer: ``async with client.producer("/default/orders") as producer``.
 
         Leaving the block waits until all messages are settled, at most ``close_timeout_s``, and raises the first
@@ -225,8 +232,18 @@ class Client:
                 raises LimitExceededError.
             partitions: number of partitions if opening creates the topic; 0 makes a plain topic.
             send_timeout_s: timeout of one ``send`` or ``send_many``; None waits as long as the connection is kept.
+            schema: of the messages, which are then values: a type (a Struct, dataclass, TypedDict, model of pydantic,
+                protobuf class, ``str``, ``int`` ...), :class:`danube.Avro`, :class:`danube.Json`,
+                :class:`danube.Protobuf` or a :class:`danube.Subject`. None: messages are bytes.
+            register: register the schema as the next version of its subject, unless it has this version already;
+                False: look it up there, and fail if it is missing.
+            strategy: rule for the name of the subject: ``"topic"`` (``/default/orders-value``), ``"record"``
+                (``shop.Order``) or ``"topic_record"`` (``/default/orders-shop.Order``). A Subject has a name.
 
         Raises:
+            InvalidSchemaError: the type has no schema, or a library for it is missing.
+            IncompatibleSchemaError: the subject has versions with which the schema is not compatible.
+            NotFoundError: the schema, version or subject that is looked up does not exist.
             DurabilityMismatchError, TopicNotFoundError, InvalidNameError, ProducerFencedError, DanubeError: the
                 broker does not open the producer.
         """
@@ -250,8 +267,13 @@ class Client:
             durability=as_durability(durability),
             partitions=partitions,
         )
+        writing = None
+        if schema is not None:
+            from danube.client._values import open_writing
+
+            writing = await open_writing(self.schemas, topic, schema, register=register, strategy=strategy)
         topics = await self._topics(topic, partitions)
-        async with open_producer(self._pool, request, topics, batching) as producer:
+        async with open_producer(self._pool, request, topics, batching, writing) as producer:
             yield producer
 
     @asynccontextmanager
@@ -268,7 +290,10 @@ class Client:
         renew_leases: bool = False,
         key_filters: Sequence[str] = (),
         policy: SubscriptionPolicy | Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Consumer]:
+        schema: SchemaOf[V] | None = None,
+        register: bool = False,
+        strategy: str = "topic",
+    ) -> AsyncIterator[Consumer[V]]:
         """Open a consumer: ``async with client.consumer("/default/orders", subscription="billing") as consumer``.
 
         Leaving the block sends the acknowledgements and waits until they are durable, at most ``close_timeout_s`` (one
@@ -290,8 +315,13 @@ class Client:
                 characters, ``?`` is one); an empty list matches all.
             policy: initial policy of a subscription created by this call; a mapping changes some fields of the broker's
                 default. An existing subscription keeps its policy.
+            schema: with which values are read (:attr:`Message.value`), as for :meth:`producer`; None: there are only
+                payloads.
+            register: register the schema, as a producer does, before there is a producer of it.
+            strategy: rule for the name of the subject in which it is registered.
 
         Raises:
+            InvalidSchemaError, IncompatibleSchemaError, NotFoundError: as :meth:`producer`.
             SubscriptionBusyError: an exclusive subscription has a consumer already.
             SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: refused by the broker.
         """
@@ -317,6 +347,7 @@ class Client:
             key_filters=filters,
             policy=fields,
         )
+        reading = await self._reading(topic, schema, register, strategy)
         topics = await self._topics(topic, 0)
         async with open_consumer(
             self._pool,
@@ -325,6 +356,7 @@ class Client:
             renew_leases=renew_leases,
             credit_messages=messages,
             credit_bytes=credit_bytes,
+            reading=reading,
         ) as consumer:
             yield consumer
 
@@ -337,7 +369,10 @@ class Client:
         name: str | None = None,
         credit_messages: int = READ_AHEAD,
         credit_bytes: int = 16 * MIB,
-    ) -> AsyncIterator[Reader]:
+        schema: SchemaOf[V] | None = None,
+        register: bool = False,
+        strategy: str = "topic",
+    ) -> AsyncIterator[Reader[V]]:
         """Read a topic without a subscription: ``async with client.reader("/default/orders", start="earliest")``.
 
         Nothing is acknowledged or stored at the broker; any number of readers may read the same topic.
@@ -349,8 +384,10 @@ class Client:
             name: shown to people; it need not be unique.
             credit_messages: read-ahead of each partition in messages.
             credit_bytes: read-ahead of each partition in bytes.
+            schema, register, strategy: as for :meth:`consumer`.
 
         Raises:
+            InvalidSchemaError, IncompatibleSchemaError, NotFoundError: as :meth:`producer`.
             TopicNotFoundError, InvalidArgumentError, InvalidNameError, DanubeError: refused by the broker.
         """
         validate_topic(topic)
@@ -358,6 +395,7 @@ class Client:
         if name is not None:
             validate_name("consumer", name)
         start_positions(start if not isinstance(start, Mapping) else {}, 1)  # reports invalid values without a broker
+        reading = await self._reading(topic, schema, register, strategy)
         topics = await self._topics(topic, 0)
         async with open_reader(
             self._pool,
@@ -367,6 +405,7 @@ class Client:
             start_positions(start, len(topics)),
             credit_messages=credit_messages,
             credit_bytes=credit_bytes,
+            reading=reading,
         ) as reader:
             yield reader
 
@@ -416,6 +455,13 @@ class Client:
             self, topic, handler, subscription=subscription, concurrency=concurrency
         ) as responder:
             yield responder
+
+    async def _reading(self, topic: str, schema: Any, register: bool, strategy: str) -> Reading | None:
+        if schema is None:
+            return None
+        from danube.client._values import open_reading
+
+        return await open_reading(self.schemas, topic, schema, register=register, strategy=strategy)
 
     async def _topics(self, topic: str, partitions: int) -> list[str]:
         """Return the topics of a name; for a topic that does not exist yet, those that opening will create."""

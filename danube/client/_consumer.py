@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -12,6 +12,7 @@ import anyio.lowlevel
 from danube.client._checks import check_count, check_offset
 from danube.client._delivered import BareMessage
 from danube.client._feed import Feed
+from danube.client._generics import V
 from danube.client._leases import RenewalClock
 from danube.client._receiver import Receiver
 from danube.client._tasks import copy_error
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Consumer"]
 
 
-class Consumer(Receiver[Feed]):
+class Consumer(Receiver[Feed, V]):
     """Receives the messages of one subscription; made by :meth:`Client.consumer`.
 
     Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are served in turn, one
@@ -63,7 +64,7 @@ class Consumer(Receiver[Feed]):
 
     # --- Acknowledging -----------------------------------------------------------------------------------------------
 
-    async def ack_cumulative(self, message: BareMessage) -> None:
+    async def ack_cumulative(self, message: BareMessage[Any]) -> None:
         """Acknowledge all messages delivered from the message's topic (partition), up to and including this one.
 
         Delayed messages that were not delivered yet are excluded. For exclusive and failover subscriptions only.
@@ -108,7 +109,7 @@ class Consumer(Receiver[Feed]):
         if confirmation is not None:
             confirmation.set()
 
-    async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
+    async def _next_batch(self, *, until_caught_up: bool) -> Batch[V] | None:
         if self._gave_back:
             self._gave_back = False
             for feed in self._feeds:

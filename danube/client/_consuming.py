@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -21,6 +21,7 @@ from danube.model.errors import DanubeError, DeadlineExceededError
 
 if TYPE_CHECKING:
     from danube.client._pool import Pool
+    from danube.client._values import Reading
 
 __all__ = ["open_consumer", "open_reader"]
 
@@ -34,17 +35,19 @@ async def open_consumer(
     renew_leases: bool,
     credit_messages: int,
     credit_bytes: int,
-) -> AsyncIterator[Consumer]:
+    reading: Reading | None = None,
+) -> AsyncIterator[Consumer[Any]]:
     """Open a consumer for ``request.topic``; ``topics`` are the topic itself or its partitions."""
     close_timeout_s = pool.options.close_timeout_s
     make = Consumer if pool.options.telemetry is None else pool.options.telemetry.consumer
-    consumer = make(
+    consumer: Consumer[Any] = make(
         request.topic,
         request.subscription,
         request.consumer_name,
         request.type,
         pool.options.limits.max_batch_bytes,
     )
+    consumer._reading = reading
     feeds = []
     for index, one in enumerate(topics):
         message = copy.copy(request)
@@ -101,14 +104,16 @@ async def open_reader(
     credit_messages: int,
     credit_bytes: int,
     traced: bool = True,
-) -> AsyncIterator[Reader]:
+    reading: Reading | None = None,
+) -> AsyncIterator[Reader[Any]]:
     """Open a reader of a topic; ``topics`` are the topic or its partitions, read from their positions (or times).
 
     ``traced``: False for a reader whose messages are mostly those of others, such as a requester's.
     """
     telemetry = pool.options.telemetry if traced else None
-    make = Reader if telemetry is None else telemetry.reader
-    reader = make(topic, name, pool.options.limits.max_batch_bytes)
+    make: Callable[..., Reader[Any]] = Reader if telemetry is None else telemetry.reader
+    reader: Reader[Any] = make(topic, name, pool.options.limits.max_batch_bytes)
+    reader._reading = reading
     feeds = [
         ReaderFeed(
             index,

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 import msgspec
 
-from danube.model.batch import BatchFlags, CompositeRecord, Record, check_part, open_records, read_header
-from danube.model.errors import CorruptBatchError
+from danube.client._generics import V
+from danube.model.batch import BatchFlags, CompositeRecord, Record, SchemaRef, check_part, open_records, read_header
+from danube.model.errors import CorruptBatchError, SchemaError
 from danube.model.keys import key_to_text
 from danube.model.names import split_partition
 
@@ -34,9 +35,10 @@ __all__ = [
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_SCHEMA = SchemaRef()
 
-M = TypeVar("M", bound="BareMessage")
-M_co = TypeVar("M_co", bound="BareMessage", covariant=True)
+M = TypeVar("M", bound="BareMessage[Any]")
+M_co = TypeVar("M_co", bound="BareMessage[Any]", covariant=True)
 
 
 class Source(Protocol):
@@ -63,7 +65,7 @@ class Source(Protocol):
         """Move the ack timeout of ranges."""
 
 
-class BareMessage(msgspec.Struct, gc=False, eq=False):
+class BareMessage(msgspec.Struct, Generic[V], gc=False, eq=False):
     """Common base of the messages of the asynchronous and of the blocking client."""
 
     payload: bytes
@@ -78,7 +80,18 @@ class BareMessage(msgspec.Struct, gc=False, eq=False):
 
     def __repr__(self) -> str:
         topic, partition = split_partition(self.topic) or (self.topic, 0)
-        return f"{type(self).__name__}({topic!r} {partition}:{self.offset}, {len(self.payload)} B)"
+        return f"Message({topic!r} {partition}:{self.offset}, {len(self.payload)} B)"
+
+    @property
+    def value(self) -> V:
+        """With ``schema=``: the decoded payload, whichever version of the schema it was written with; else the payload.
+
+        It is decoded when it is first asked for.
+
+        Raises:
+            SchemaError: the payload cannot be decoded. Other messages are not affected.
+        """
+        return cast("V", self.payload)
 
     @property
     def key(self) -> str | None:
@@ -145,6 +158,7 @@ class DeliveredBatch:
         "_records",
         "append_time_us",
         "attempt",
+        "decoder",
         "feed",
         "generation",
         "moves",
@@ -152,6 +166,8 @@ class DeliveredBatch:
         "producer",
         "publish_time_us",
         "ranges",
+        "schema_id",
+        "schema_version",
     )
 
     def __init__(
@@ -163,8 +179,13 @@ class DeliveredBatch:
         opened: list[bytes] | list[Record],
         *,
         plain: bool,
+        schema: SchemaRef = _NO_SCHEMA,
     ) -> None:
         self.feed = feed
+        self.decoder: Callable[[bytes], Any] | None = None
+        """Makes values of payloads; None without ``schema=``."""
+        self.schema_id, self.schema_version = schema
+        """Number of the schema with which the payloads were written, and its version in its subject; 0: none."""
         self.generation = feed.generation
         self.moves = feed.moves
         self.ranges = ranges
@@ -213,6 +234,29 @@ class DeliveredBatch:
         if self._records is None:
             return [None] * len(self.offsets)
         return [record.key for record in self._records]
+
+    def decode(self, payload: bytes, offset: int) -> Any:
+        """Return the value of one of the payloads.
+
+        Raises:
+            SchemaError: it cannot be decoded; the message names its offset.
+        """
+        if self.decoder is None:
+            return payload
+        try:
+            return self.decoder(payload)
+        except SchemaError as error:
+            raise SchemaError(f"{self.topic}, offset {offset}: {error.message}", error.details) from error.__cause__
+
+    def decode_all(self) -> list[Any]:
+        """Return the values of all payloads; errors as of :meth:`decode`."""
+        payloads = self.payloads()
+        if self.decoder is None:
+            return payloads
+        try:
+            return list(map(self.decoder, payloads))
+        except SchemaError:
+            return list(map(self.decode, payloads, self.offsets))  # which reports the offset
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -312,7 +356,8 @@ def open_delivery(kind: type[B], feed: Source, delivery: ConsumeBatch, max_batch
             for record in opened[start - base : end - base]
         ]
     plain = bool(header.flags & BatchFlags.PAYLOADS_ONLY)
-    return kind(feed, delivery, header.publish_time_us, ranges, opened, plain=plain)
+    schema = SchemaRef(header.schema_id, header.schema_version)
+    return kind(feed, delivery, header.publish_time_us, ranges, opened, plain=plain, schema=schema)
 
 
 def message_count(delivery: ConsumeBatch) -> int:

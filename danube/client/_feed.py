@@ -173,7 +173,7 @@ class Feed(Inflow):
         if self._leases.handed_out(ranges):
             self.extend(self._leases.renewal(), None, self.moves)
 
-    def _finished(self, opened: OpenBatch[BareMessage]) -> None:
+    def _finished(self, opened: OpenBatch[BareMessage[Any]]) -> None:
         if opened.renewed_from is not None and not self._keeps:
             self._handed_out(clip(opened.batch.ranges, opened.renewed_from))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ __all__ = ["Inflow", "RequestStream"]
 
 _encode = msgspec.msgpack.Encoder().encode
 
-M = TypeVar("M", bound=BareMessage)
+M = TypeVar("M", bound=BareMessage[Any])
 
 
 class RequestStream(Protocol):
@@ -71,7 +71,7 @@ class Inflow:
         self.gaps: deque[api.Gap] = deque(maxlen=1_000)
         self.dropped_messages = 0
         self.error: DanubeError | None = None
-        self.open_batches: list[OpenBatch[BareMessage]] = []
+        self.open_batches: list[OpenBatch[BareMessage[Any]]] = []
         """Batches whose messages are being handed out one by one, oldest first."""
         self.listed = False
         """Whether this is in the receiver's ring of inflows with deliveries."""
@@ -131,7 +131,7 @@ class Inflow:
         self.open_batches.append(opened)
         return opened
 
-    def _finished(self, opened: OpenBatch[BareMessage]) -> None:
+    def _finished(self, opened: OpenBatch[BareMessage[Any]]) -> None:
         """Called when all messages of an opened batch were handed out."""
 
     def drop_waiting(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from danube.client._consumer import Consumer
+    from danube.client._encoding import EncodingProducer
     from danube.client._pool import Pool
     from danube.client._producer import Producer
     from danube.client._reader import Reader
@@ -50,6 +51,10 @@ class Instruments(Protocol):
 
     def producer(self, *args: Any) -> Producer:
         """Return a producer; arguments as of :class:`danube.client.Producer`."""
+        ...
+
+    def encoding_producer(self, *args: Any) -> EncodingProducer[Any]:
+        """Return a producer that encodes values; arguments as of :class:`danube.client.Producer`."""
         ...
 
     def consumer(self, *args: Any) -> Consumer:

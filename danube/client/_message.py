@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, Generic, cast, overload
+
+import msgspec
 
 from danube.client._delivered import BareMessage, DeliveredBatch
+from danube.client._generics import V
 
 __all__ = ["Batch", "Message"]
 
 
-class Message(BareMessage, gc=False, eq=False):
+class Message(BareMessage[V], gc=False, eq=False):
     """One message. ``payload``, ``offset``, ``key_bytes`` and ``attributes`` are fields, the others are computed."""
 
     async def ack(self) -> None:
@@ -46,22 +49,48 @@ class Message(BareMessage, gc=False, eq=False):
         self._batch.feed.extend([self.offset, self.offset + 1], lease_s, self._batch.moves)
 
 
-class Batch(DeliveredBatch, Sequence[Message]):
+class DecodedMessage(Message[V], gc=False, eq=False):
+    """A message of a consumer or reader with a schema; it keeps its value once it is decoded."""
+
+    _value: Any = msgspec.UNSET
+
+    @property
+    def value(self) -> V:
+        """As :attr:`Message.value`."""
+        if self._value is msgspec.UNSET:
+            self._value = self._batch.decode(self.payload, self.offset)
+        return cast("V", self._value)
+
+
+class Batch(DeliveredBatch, Sequence[Message[V]], Generic[V]):
     """Messages that were delivered together: a sequence of :class:`Message`, created on access."""
 
     __slots__ = ()
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> Message[V]: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: slice) -> list[Message[V]]: ...
 
-    def __getitem__(self, index: int | slice) -> Message | list[Message]:
-        return self.pick(Message, index)
+    def __getitem__(self, index: int | slice) -> Message[V] | list[Message[V]]:
+        return self.pick(self.kind, index)
 
-    def __iter__(self) -> Iterator[Message]:
-        return self.build(Message)
+    def __iter__(self) -> Iterator[Message[V]]:
+        return self.build(self.kind)
+
+    @property
+    def kind(self) -> type[Message[V]]:
+        """The class of its messages."""
+        return Message if self.decoder is None else DecodedMessage
+
+    def values(self) -> list[V]:
+        """Return the values of all messages, decoded at once; without ``schema=``, the payloads.
+
+        Raises:
+            SchemaError: a payload cannot be decoded; the message names its offset. The other messages have values.
+        """
+        return self.decode_all()
 
     async def ack(self) -> None:
         """Acknowledge all messages of the batch; as :meth:`Message.ack`."""

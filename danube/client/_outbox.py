@@ -27,6 +27,7 @@ from danube.model.batch import (
     PART_OVERHEAD,
     Codec,
     Record,
+    SchemaRef,
     encode_records,
     pack_part,
     read_header,
@@ -46,6 +47,8 @@ __all__ = ["RECORD_OVERHEAD", "UNKNOWN_OFFSET", "Budget", "OutBatch", "Outbox", 
 
 RECORD_OVERHEAD = 8
 """Bytes of a message besides payload, key and attributes: array and length prefixes of msgpack, rounded up."""
+
+_NO_SCHEMA = SchemaRef()
 
 UNKNOWN_OFFSET = -1
 """Offset of a message that the broker has stored, but whose position it no longer knows."""
@@ -154,6 +157,7 @@ class Outbox:
         batch_max_bytes: int,
         batch_max_messages: int,
         max_in_flight: int,
+        schema: SchemaRef = _NO_SCHEMA,
     ) -> None:
         self.budget = budget
         self.open: OutBatch | None = None
@@ -172,6 +176,7 @@ class Outbox:
         self.epoch = NO_PRODUCER_EPOCH
         self._max_part_bytes = batch_max_bytes
         self._codec = codec
+        self._schema = schema
         self._sent = 0  # number of batches at the head of `flight` that were sent on the current stream
         self._refused = 0  # number of those that were refused
         self._paused = True  # not connected, or waiting for resume()
@@ -315,6 +320,8 @@ class Outbox:
             base_sequence=self.next_sequence,
             publish_time_us=now_us,
             codec=self._codec,
+            schema_id=self._schema.schema_id,
+            schema_version=self._schema.schema_version,
             deliver_at_us=batch.deliver_at_us,
         )
         if len(part) > self._max_part_bytes:

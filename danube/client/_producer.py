@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
 import anyio.lowlevel
 
+from danube.client._generics import P
 from danube.client._many import ANYWHERE, Segment, by_partition, checked_lengths, encoded_pieces, joined
 from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, record_size
 from danube.client._payloads import (
-    BytesLike,
     check_payloads,
     due_us,
     encoded_key,
@@ -44,7 +44,7 @@ _ENCODE_AT_ONCE = 1_000
 """A ``send_many`` of more bare payloads than this makes batches of its own; smaller ones join the open batch."""
 
 
-class Producer:
+class Producer(Generic[P]):
     """Sends messages to one topic; made by :meth:`Client.producer`.
 
     Safe to use from many tasks of one event loop. Order: messages that one task sends to one partition are stored in
@@ -112,7 +112,7 @@ class Producer:
 
     async def send(
         self,
-        payload: BytesLike,
+        payload: P,
         *,
         key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
@@ -125,7 +125,7 @@ class Producer:
         later abandons the receipt, not the message.
 
         Args:
-            payload: the message.
+            payload: the message; with ``schema=`` a value, which is encoded.
             key: for related messages: they keep their order, also in key-shared subscriptions. Any bytes; a text stands
                 for its UTF-8 bytes.
             attributes: names and values for the consumers.
@@ -135,6 +135,7 @@ class Producer:
 
         Raises:
             InvalidArgumentError: the payload is not bytes; or :class:`MessageTooLargeError`, naming the limit.
+            SchemaError: the value does not fit the schema; the message names the field.
             DeadlineExceededError: no answer within ``send_timeout_s``; the message may still be stored.
             DanubeError: the broker refused the message, or this producer has failed permanently.
         """
@@ -152,7 +153,7 @@ class Producer:
 
     def send_nowait(
         self,
-        payload: BytesLike,
+        payload: P,
         *,
         key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
@@ -177,22 +178,21 @@ class Producer:
             )
         if deliver_at is not None or deliver_after_s is not None:
             return self._accept_delayed(payload, key, attributes, due_us(deliver_at, deliver_after_s, self._clock_us))
-        if type(payload) is not bytes:
-            payload = to_bytes(payload)
+        data: bytes = payload if type(payload) is bytes else to_bytes(payload)  # type: ignore[assignment]
         if key is not None:
             key = encoded_key(key)
         lane = self._single
         if lane is None:
             lane = self._lane_for(key)
         outbox = lane.outbox
-        size = len(payload)
+        size = len(data)
         if size > outbox.max_message_bytes:
             raise too_large(size, outbox.max_message_bytes, None)
         if key is None and attributes is None:
-            item: bytes | Record = payload
+            item: bytes | Record = data
             size += RECORD_OVERHEAD
         else:
-            item = to_record(payload, key, attributes)
+            item = to_record(data, key, attributes)
             size = record_size(size, key, attributes)
         before = outbox.open
         if before is None:
@@ -210,18 +210,18 @@ class Producer:
     """The same for :meth:`send`, also in a class that overrides the former."""
 
     def _accept_delayed(
-        self, payload: BytesLike, given: str | bytes | None, attributes: dict[str, str] | None, deliver_at_us: int
+        self, payload: P, given: str | bytes | None, attributes: dict[str, str] | None, deliver_at_us: int
     ) -> Pending:
         """Accept a message with a delivery time (or 0); a separate method, to keep the hot path fast."""
-        payload = to_bytes(payload)
+        data = to_bytes(payload)
         key = None if given is None else encoded_key(given)
         lane = self._lane_for(key)
         self._check_usable(lane)
         outbox = lane.outbox
-        size = len(payload)
+        size = len(data)
         if size > outbox.max_message_bytes:
             raise too_large(size, outbox.max_message_bytes, None)
-        record = to_record(payload, key, attributes)
+        record = to_record(data, key, attributes)
         size = record_size(size, key, attributes)
         batch, index = outbox.extend([record], size, plain=False, deliver_at_us=deliver_at_us)
         if key is None:
@@ -231,7 +231,7 @@ class Producer:
 
     async def send_many(
         self,
-        payloads: Sequence[bytes],
+        payloads: Sequence[P],
         *,
         key: str | bytes | None = None,
         keys: Sequence[str | bytes | None] | None = None,
@@ -248,6 +248,7 @@ class Producer:
 
         Raises:
             InvalidArgumentError: a payload is not bytes (the message names its index), or ``keys`` has another length.
+            SchemaError: a value does not fit the schema (the message names its index and the field); none is sent.
             MessageTooLargeError, DeadlineExceededError, DanubeError: as :meth:`send`.
         """
         due = due_us(deliver_at, deliver_after_s, self._clock_us)
@@ -259,7 +260,7 @@ class Producer:
 
     async def _send_many(
         self,
-        payloads: Sequence[bytes],
+        payloads: Sequence[Any],
         key: str | bytes | None,
         keys: Sequence[str | bytes | None] | None,
         attributes: dict[str, str] | None,

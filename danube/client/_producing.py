@@ -5,21 +5,23 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import msgspec
 
 from danube.client._checks import check_count, check_seconds
+from danube.client._encoding import EncodingProducer
 from danube.client._lane import Lane
 from danube.client._outbox import Budget, Outbox
 from danube.client._producer import Producer
 from danube.client._tasks import background_tasks, start_all
-from danube.model.batch import Codec
+from danube.model.batch import Codec, SchemaRef
 from danube.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from danube.client._pool import Pool
+    from danube.client._values import Writing
     from danube.model import api
 
 __all__ = ["Batching", "open_producer"]
@@ -46,16 +48,28 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def open_producer(
-    pool: Pool, request: api.PublishOpen, topics: Sequence[str], batching: Batching
-) -> AsyncIterator[Producer]:
+    pool: Pool,
+    request: api.PublishOpen,
+    topics: Sequence[str],
+    batching: Batching,
+    writing: Writing | None = None,
+) -> AsyncIterator[Producer[Any]]:
     """Open a producer for ``request.topic``; ``topics`` are the topic itself or its partitions."""
     options = pool.options
     topic, base_name = request.topic, request.producer_name
     partitioned = topics != [topic]
     budget = Budget(batching.max_buffered_bytes)
     lanes: list[Lane] = []
-    make = Producer if options.telemetry is None else options.telemetry.producer
-    producer = make(topic, base_name, lanes, budget, batching.send_timeout_s, options.environment.clock_us)
+    telemetry = options.telemetry
+    arguments = (topic, base_name, lanes, budget, batching.send_timeout_s, options.environment.clock_us)
+    producer: Producer[Any]
+    if writing is None:
+        producer = (Producer if telemetry is None else telemetry.producer)(*arguments)
+        schema = SchemaRef()
+    else:
+        encoding = (EncodingProducer if telemetry is None else telemetry.encoding_producer)(*arguments)
+        encoding._writing = writing
+        producer, schema = encoding, writing.ref
     for index, one in enumerate(topics):
         outbox = Outbox(
             budget,
@@ -63,6 +77,7 @@ async def open_producer(
             batch_max_bytes=batching.batch_max_bytes,
             batch_max_messages=min(batching.batch_max_messages, options.limits.max_batch_records),
             max_in_flight=batching.max_in_flight_batches,
+            schema=schema,
         )
         message = copy.copy(request)
         message.topic = one

@@ -5,13 +5,14 @@ from __future__ import annotations
 import anyio.lowlevel
 
 from danube.client._consume_options import Start, start_positions
+from danube.client._generics import V
 from danube.client._reader_feed import ReaderFeed
 from danube.client._receiver import Receiver
 
 __all__ = ["Reader"]
 
 
-class Reader(Receiver[ReaderFeed]):
+class Reader(Receiver[ReaderFeed, V]):
     """Reads a topic from a given position on; made by :meth:`Client.reader`.
 
     Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are served in turn, one

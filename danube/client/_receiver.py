@@ -6,12 +6,13 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import anyio
 import anyio.lowlevel
 
 from danube.client._delivered import OpenBatch, live_ranges, message_count, open_delivery
+from danube.client._generics import V
 from danube.client._inflow import Inflow
 from danube.client._instruments import NOT_TRACED
 from danube.client._message import Batch, Message
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from danube.client._delivered import BareMessage, DeliveredBatch
     from danube.client._instruments import Processing
+    from danube.client._values import Reading
 
 __all__ = ["Receiver"]
 
@@ -33,7 +35,7 @@ _TURN_MESSAGES = 500
 F = TypeVar("F", bound=Inflow)
 
 
-class Receiver(Generic[F]):
+class Receiver(Generic[F, V]):
     """Common base of :class:`danube.client.Consumer` and :class:`danube.client.Reader`.
 
     Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are served in turn, one
@@ -55,10 +57,12 @@ class Receiver(Generic[F]):
         self._changed = anyio.Event()
         self._wake_event = anyio.Event()
         self._closed = False
-        self._open_batches: list[OpenBatch[Message]] = []
-        self._source: Iterator[Message] = iter(())
-        self._messages: Iterator[Message] = iter(())
+        self._open_batches: list[OpenBatch[Message[V]]] = []
+        self._source: Iterator[Message[V]] = iter(())
+        self._messages: Iterator[Message[V]] = iter(())
         self._handed_out = 0
+        self._reading: Reading | None = None
+        """Decodes payloads; None without ``schema=``."""
 
     # --- Facts -------------------------------------------------------------------------------------------------------
 
@@ -82,13 +86,13 @@ class Receiver(Generic[F]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[V]:
         message = next(self._messages, None)
         if message is not None:
             return message
         return await self._next_message()
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Message[V]:
         """Return the next message; wait for one if necessary. Cancelling loses nothing.
 
         Raises:
@@ -101,13 +105,13 @@ class Receiver(Generic[F]):
             return message
         return await self._next_message()
 
-    async def receive_batch(self) -> Batch:
+    async def receive_batch(self) -> Batch[V]:
         """Return the next batch; wait for one if necessary. Errors and cancellation as in :meth:`receive`."""
         batch = await self._next_batch(until_caught_up=False)
         assert batch is not None
         return batch
 
-    def batches(self, *, until_caught_up: bool = False) -> AsyncIterator[Batch]:
+    def batches(self, *, until_caught_up: bool = False) -> AsyncIterator[Batch[V]]:
         """Iterate over batches; with ``until_caught_up``, end when the backlog has been taken."""
         return _Batches(self, until_caught_up)
 
@@ -115,7 +119,7 @@ class Receiver(Generic[F]):
         """Wait until :attr:`caught_up`. Another task has to take the messages meanwhile."""
         await self._wait_for(lambda: self.caught_up)
 
-    def processing(self, message: BareMessage | DeliveredBatch) -> Processing:
+    def processing(self, message: BareMessage[Any] | DeliveredBatch) -> Processing:
         """Handle a message or batch within this block, to have it traced: ``with consumer.processing(message)``.
 
         With telemetry (see :func:`danube.connect`) the block is a span that belongs to the trace in which the message
@@ -123,7 +127,7 @@ class Receiver(Generic[F]):
         """
         return NOT_TRACED
 
-    async def _next_message(self) -> Message:
+    async def _next_message(self) -> Message[V]:
         while True:
             # Between two chunks of messages, let other tasks run (for example the sender of acks).
             await anyio.lowlevel.checkpoint()
@@ -138,21 +142,27 @@ class Receiver(Generic[F]):
                 return batch[0]
             self._open(batch)
 
-    def _open(self, batch: Batch) -> None:
+    def _open(self, batch: Batch[V]) -> None:
         """Hand out the messages of a batch, after those of a batch that another task has opened in the meantime."""
-        opened = self._feeds[batch.partition].open(batch, Message)
+        opened = self._feeds[batch.partition].open(batch, batch.kind)
         self._open_batches.append(opened)
         if len(self._open_batches) == 1:
             self._source = opened.messages
         else:
             self._source = chain.from_iterable([one.messages for one in self._open_batches])
 
-    async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
+    async def _next_batch(self, *, until_caught_up: bool) -> Batch[V] | None:
         if self._handed_out >= _TURN_MESSAGES:
             self._handed_out = 0
             await anyio.lowlevel.checkpoint()
         while True:
             while self._ready:
+                if self._reading is not None:
+                    number = self._reading.unknown(self._ready[0].queue[0])
+                    if number is not None:
+                        # The delivery stays where it is meanwhile, so that cancelling loses nothing.
+                        await self._reading.learn(number)
+                        continue
                 batch = self._pop()
                 if batch is not None:
                     self._handed_out += len(batch)
@@ -163,7 +173,7 @@ class Receiver(Generic[F]):
             self._handed_out = 0
             await self._changed.wait()
 
-    def _pop(self) -> Batch | None:
+    def _pop(self) -> Batch[V] | None:
         """Take one delivery from the feed whose turn it is."""
         feed = self._ready.popleft()
         queue = feed.queue
@@ -177,7 +187,7 @@ class Receiver(Generic[F]):
             self._notify()
             return None
         try:
-            batch = open_delivery(Batch, feed, item, self._max_batch_bytes)
+            batch: Batch[V] = open_delivery(Batch, feed, item, self._max_batch_bytes)
         except CorruptBatchError as error:
             feed.taken(item, live_ranges(item), message_count(item))
             ranges = item.ranges
@@ -186,6 +196,8 @@ class Receiver(Generic[F]):
                 f"{feed.topic}: messages {where} arrived damaged: {error.message}. {feed.damage_advice}"
             ) from error
         feed.taken(item, batch.ranges, len(batch))
+        if self._reading is not None:
+            batch.decoder = self._reading.decoder(batch.schema_id)
         return batch
 
     def _check(self) -> None:
@@ -255,16 +267,16 @@ class Receiver(Generic[F]):
         self._notify()
 
 
-class _Batches(AsyncIterator[Batch]):
+class _Batches(AsyncIterator[Batch[V]]):
     """The iterator of ``batches()``: not a generator, so that leaving the loop early needs no clean-up."""
 
     __slots__ = ("_receiver", "_until_caught_up")
 
-    def __init__(self, receiver: Receiver[F], until_caught_up: bool) -> None:
+    def __init__(self, receiver: Receiver[Any, V], until_caught_up: bool) -> None:
         self._receiver = receiver
         self._until_caught_up = until_caught_up
 
-    async def __anext__(self) -> Batch:
+    async def __anext__(self) -> Batch[V]:
         batch = await self._receiver._next_batch(until_caught_up=self._until_caught_up)
         if batch is None:
             raise StopAsyncIteration

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from danube.client._consumer import Consumer
 from danube.client._delivered import BareMessage
+from danube.client._encoding import EncodingProducer
 from danube.client._instruments import Processing
 from danube.client._producer import Producer
 from danube.client._reader import Reader
@@ -100,6 +101,10 @@ class Telemetry:
     def producer(self, *args: Any) -> Producer:
         """Return a producer that is traced and measured."""
         return _TracedProducer(self, *args)
+
+    def encoding_producer(self, *args: Any) -> EncodingProducer[Any]:
+        """Return a producer that encodes values, and is traced and measured."""
+        return _TracedEncodingProducer(self, *args)
 
     def consumer(self, *args: Any) -> Consumer:
         """Return a consumer that is traced and measured."""
@@ -261,7 +266,7 @@ class _TracedProducer(Producer):
 
     async def send_many(
         self,
-        payloads: Sequence[bytes],
+        payloads: Sequence[BytesLike],
         *,
         key: str | bytes | None = None,
         keys: Sequence[str | bytes | None] | None = None,
@@ -283,6 +288,10 @@ class _TracedProducer(Producer):
         return _TracedProducing(self._telemetry, Destination(self.topic), name, count, attributes)
 
 
+class _TracedEncodingProducer(EncodingProducer[Any], _TracedProducer):
+    """The same of values, which are encoded first."""
+
+
 class _TracedConsumer(Consumer):
     """A consumer with spans for receiving, processing and settling."""
 
@@ -290,10 +299,10 @@ class _TracedConsumer(Consumer):
         super().__init__(*args)
         self._telemetry = telemetry
 
-    def processing(self, message: BareMessage | DeliveredBatch) -> Processing:
+    def processing(self, message: BareMessage[Any] | DeliveredBatch) -> Processing:
         return _TracedProcessing(self._telemetry, self._destination(), message)
 
-    async def ack_cumulative(self, message: BareMessage) -> None:
+    async def ack_cumulative(self, message: BareMessage[Any]) -> None:
         with _settling(self._telemetry, "ack_cumulative", self._destination(), message.partition, message.offset, None):
             await super().ack_cumulative(message)
 
@@ -359,7 +368,9 @@ class _TracedProcessing(Processing):
 
     __slots__ = ("_destination", "_message", "_operation", "_telemetry")
 
-    def __init__(self, telemetry: Telemetry, destination: Destination, message: BareMessage | DeliveredBatch) -> None:
+    def __init__(
+        self, telemetry: Telemetry, destination: Destination, message: BareMessage[Any] | DeliveredBatch
+    ) -> None:
         self._telemetry = telemetry
         self._destination = destination
         self._message = message

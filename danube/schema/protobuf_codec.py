@@ -17,7 +17,7 @@ from danube.schema.limits import DEFAULT_LIMITS
 from danube.schema.modes import SchemaType
 from danube.schema.value_codec import ValueCodec, misfit, undecodable
 
-__all__ = ["ProtobufCodec"]
+__all__ = ["ProtobufCodec", "imports"]
 
 _LIBRARY = "google/protobuf/"
 """Where the library's own files are, which every parser knows."""
@@ -74,6 +74,12 @@ class ProtobufCodec(ValueCodec[Any]):
 
     def _pinned(self, source: Source) -> ValueCodec[Any]:
         return ProtobufCodec(self._class, source)
+
+
+def imports(text: str) -> list[str]:
+    """Return the names of the files that a descriptor in Base64 imports, without the library's own."""
+    described = FileDescriptorProto.FromString(base64.b64decode(text))
+    return [each for each in described.dependency if not each.startswith(_LIBRARY)]
 
 
 def _source(descriptor: Any) -> Source:

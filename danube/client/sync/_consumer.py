@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from danube.client._acks import AckLedger
 from danube.client._consumer import Consumer
+from danube.client._generics import V
 from danube.client.sync._messages import LoopSource, Message
 from danube.client.sync._receiver import ReceiverCore
 from danube.model.errors import InvalidArgumentError
@@ -24,7 +25,7 @@ class _SafeFeed(LoopSource):
 
     __slots__ = ("_consumer", "ledger", "ledger_moves")
 
-    def __init__(self, feed: Feed, loop: Loop, consumer: ConsumerCore) -> None:
+    def __init__(self, feed: Feed, loop: Loop, consumer: ConsumerCore[Any]) -> None:
         super().__init__(feed, loop)
         self.ledger = AckLedger()
         self.ledger_moves = 0
@@ -37,16 +38,16 @@ class _SafeFeed(LoopSource):
         self._consumer._collect(self, start, end, moves)
 
 
-class ConsumerCore(ReceiverCore[Consumer]):
+class ConsumerCore(ReceiverCore[Consumer[V], V]):
     """The part of :class:`Consumer` that is not generated."""
 
-    def __init__(self, inner: Consumer, loop: Loop) -> None:
+    def __init__(self, inner: Consumer[V], loop: Loop) -> None:
         super().__init__(inner, loop)
         self._lock = threading.Lock()
         self._safe = [_SafeFeed(feed, loop, self) for feed in inner._feeds]
         self._is_scheduled = False
 
-    def ack_cumulative(self, message: Message) -> None:
+    def ack_cumulative(self, message: Message[Any]) -> None:
         """Acknowledge all messages delivered from the message's topic (partition), up to and including this one.
 
         Delayed messages that were not delivered yet are excluded. For exclusive and failover subscriptions only.

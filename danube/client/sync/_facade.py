@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
 from danube.client import (
     _admin,
@@ -29,6 +29,7 @@ from danube.client import (
 from danube.client._admin import Overview
 from danube.client._consume_options import READ_AHEAD, Start
 from danube.client._credentials import FileName
+from danube.client._generics import P, SchemaOf, V
 from danube.client._instruments import Instruments
 from danube.client._options import Environment
 from danube.client._payloads import BytesLike
@@ -94,7 +95,7 @@ class Pending(Handle[_receipt.Pending]):
         return self._loop.run(self._inner.receipt)
 
 
-class Producer(Handle[_producer.Producer]):
+class Producer(Handle[_producer.Producer[P]], Generic[P]):
     """Sends messages to one topic; made by :meth:`Client.producer`.
 
     Safe to use from many threads. Order: messages that one thread sends to one partition are stored in the order of
@@ -141,7 +142,7 @@ class Producer(Handle[_producer.Producer]):
 
     def send(
         self,
-        payload: BytesLike,
+        payload: P,
         *,
         key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
@@ -154,7 +155,7 @@ class Producer(Handle[_producer.Producer]):
         later abandons the receipt, not the message.
 
         Args:
-            payload: the message.
+            payload: the message; with ``schema=`` a value, which is encoded.
             key: for related messages: they keep their order, also in key-shared subscriptions. Any bytes; a text stands
                 for its UTF-8 bytes.
             attributes: names and values for the consumers.
@@ -164,6 +165,7 @@ class Producer(Handle[_producer.Producer]):
 
         Raises:
             InvalidArgumentError: the payload is not bytes; or :class:`MessageTooLargeError`, naming the limit.
+            SchemaError: the value does not fit the schema; the message names the field.
             DeadlineExceededError: no answer within ``send_timeout_s``; the message may still be stored.
             DanubeError: the broker refused the message, or this producer has failed permanently.
         """
@@ -178,7 +180,7 @@ class Producer(Handle[_producer.Producer]):
 
     def send_nowait(
         self,
-        payload: BytesLike,
+        payload: P,
         *,
         key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
@@ -206,7 +208,7 @@ class Producer(Handle[_producer.Producer]):
 
     def send_many(
         self,
-        payloads: Sequence[bytes],
+        payloads: Sequence[P],
         *,
         key: str | bytes | None = None,
         keys: Sequence[str | bytes | None] | None = None,
@@ -223,6 +225,7 @@ class Producer(Handle[_producer.Producer]):
 
         Raises:
             InvalidArgumentError: a payload is not bytes (the message names its index), or ``keys`` has another length.
+            SchemaError: a value does not fit the schema (the message names its index and the field); none is sent.
             MessageTooLargeError, DeadlineExceededError, DanubeError: as :meth:`send`.
         """
         return self._loop.run(
@@ -244,7 +247,7 @@ class Producer(Handle[_producer.Producer]):
         self._loop.run(self._inner.flush)
 
 
-class Consumer(ConsumerCore):
+class Consumer(ConsumerCore[V]):
     """Receives the messages of one subscription; made by :meth:`Client.consumer`.
 
     Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are served in turn, one
@@ -305,7 +308,7 @@ class Consumer(ConsumerCore):
         self._loop.call(self._inner.ack_range, start, end, partition=partition)
 
 
-class Reader(ReceiverCore[_reader.Reader]):
+class Reader(ReceiverCore[_reader.Reader[V], V]):
     """Reads a topic from a given position on; made by :meth:`Client.reader`.
 
     Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are served in turn, one
@@ -1740,7 +1743,10 @@ class Client(Handle[_client.Client]):
         max_buffered_bytes: int = 64 * MIB,
         partitions: int = 0,
         send_timeout_s: float | None = None,
-    ) -> AbstractContextManager[Producer]:
+        schema: SchemaOf[P] | None = None,
+        register: bool = True,
+        strategy: str = "topic",
+    ) -> AbstractContextManager[Producer[P]]:
         """Open a producer: ``with client.producer("/default/orders") as producer``.
 
         Leaving the block waits until all messages are settled, at most ``close_timeout_s``, and raises the first
@@ -1759,8 +1765,18 @@ class Client(Handle[_client.Client]):
                 raises LimitExceededError.
             partitions: number of partitions if opening creates the topic; 0 makes a plain topic.
             send_timeout_s: timeout of one ``send`` or ``send_many``; None waits as long as the connection is kept.
+            schema: of the messages, which are then values: a type (a Struct, dataclass, TypedDict, model of pydantic,
+                protobuf class, ``str``, ``int`` ...), :class:`danube.Avro`, :class:`danube.Json`,
+                :class:`danube.Protobuf` or a :class:`danube.Subject`. None: messages are bytes.
+            register: register the schema as the next version of its subject, unless it has this version already;
+                False: look it up there, and fail if it is missing.
+            strategy: rule for the name of the subject: ``"topic"`` (``/default/orders-value``), ``"record"``
+                (``shop.Order``) or ``"topic_record"`` (``/default/orders-shop.Order``). A Subject has a name.
 
         Raises:
+            InvalidSchemaError: the type has no schema, or a library for it is missing.
+            IncompatibleSchemaError: the subject has versions with which the schema is not compatible.
+            NotFoundError: the schema, version or subject that is looked up does not exist.
             DurabilityMismatchError, TopicNotFoundError, InvalidNameError, ProducerFencedError, DanubeError: the
                 broker does not open the producer.
         """
@@ -1776,6 +1792,9 @@ class Client(Handle[_client.Client]):
             max_buffered_bytes=max_buffered_bytes,
             partitions=partitions,
             send_timeout_s=send_timeout_s,
+            schema=schema,
+            register=register,
+            strategy=strategy,
         )
         return opened(self._loop, opening, Producer)
 
@@ -1792,7 +1811,10 @@ class Client(Handle[_client.Client]):
         renew_leases: bool = False,
         key_filters: Sequence[str] = (),
         policy: SubscriptionPolicy | Mapping[str, Any] | None = None,
-    ) -> AbstractContextManager[Consumer]:
+        schema: SchemaOf[V] | None = None,
+        register: bool = False,
+        strategy: str = "topic",
+    ) -> AbstractContextManager[Consumer[V]]:
         """Open a consumer: ``with client.consumer("/default/orders", subscription="billing") as consumer``.
 
         Leaving the block sends the acknowledgements and waits until they are durable, at most ``close_timeout_s`` (one
@@ -1814,8 +1836,13 @@ class Client(Handle[_client.Client]):
                 characters, ``?`` is one); an empty list matches all.
             policy: initial policy of a subscription created by this call; a mapping changes some fields of the broker's
                 default. An existing subscription keeps its policy.
+            schema: with which values are read (:attr:`Message.value`), as for :meth:`producer`; None: there are only
+                payloads.
+            register: register the schema, as a producer does, before there is a producer of it.
+            strategy: rule for the name of the subject in which it is registered.
 
         Raises:
+            InvalidSchemaError, IncompatibleSchemaError, NotFoundError: as :meth:`producer`.
             SubscriptionBusyError: an exclusive subscription has a consumer already.
             SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: refused by the broker.
         """
@@ -1830,6 +1857,9 @@ class Client(Handle[_client.Client]):
             renew_leases=renew_leases,
             key_filters=key_filters,
             policy=policy,
+            schema=schema,
+            register=register,
+            strategy=strategy,
         )
         return opened(self._loop, opening, Consumer)
 
@@ -1841,7 +1871,10 @@ class Client(Handle[_client.Client]):
         name: str | None = None,
         credit_messages: int = READ_AHEAD,
         credit_bytes: int = 16 * MIB,
-    ) -> AbstractContextManager[Reader]:
+        schema: SchemaOf[V] | None = None,
+        register: bool = False,
+        strategy: str = "topic",
+    ) -> AbstractContextManager[Reader[V]]:
         """Read a topic without a subscription: ``with client.reader("/default/orders", start="earliest")``.
 
         Nothing is acknowledged or stored at the broker; any number of readers may read the same topic.
@@ -1853,12 +1886,21 @@ class Client(Handle[_client.Client]):
             name: shown to people; it need not be unique.
             credit_messages: read-ahead of each partition in messages.
             credit_bytes: read-ahead of each partition in bytes.
+            schema, register, strategy: as for :meth:`consumer`.
 
         Raises:
+            InvalidSchemaError, IncompatibleSchemaError, NotFoundError: as :meth:`producer`.
             TopicNotFoundError, InvalidArgumentError, InvalidNameError, DanubeError: refused by the broker.
         """
         opening = self._inner.reader(
-            topic, start=start, name=name, credit_messages=credit_messages, credit_bytes=credit_bytes
+            topic,
+            start=start,
+            name=name,
+            credit_messages=credit_messages,
+            credit_bytes=credit_bytes,
+            schema=schema,
+            register=register,
+            strategy=strategy,
         )
         return opened(self._loop, opening, Reader)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import anyio
 
 from danube.client import _message
 from danube.client._checks import check_seconds
 from danube.client._delivered import OpenBatch, Source
+from danube.client._generics import V
 from danube.client._inflow import Inflow
 from danube.client._receiver import Receiver
 from danube.client.sync._handles import Handle
@@ -23,25 +24,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ReceiverCore"]
 
-R = TypeVar("R", bound=Receiver[Any])
+R = TypeVar("R", bound=Receiver[Any, Any])
 T = TypeVar("T")
 
 
-class ReceiverCore(Handle[R]):
+class ReceiverCore(Handle[R], Generic[R, V]):
     """The part of :class:`Consumer` and :class:`Reader` that is not generated."""
 
     def __init__(self, inner: R, loop: Loop) -> None:
         super().__init__(inner, loop)
-        self._open: OpenBatch[Message] | None = None
+        self._open: OpenBatch[Message[V]] | None = None
         self._open_lock = threading.Lock()
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[V]:
         return self.receive()
 
-    def receive(self, timeout_s: float | None = None) -> Message:
+    def receive(self, timeout_s: float | None = None) -> Message[V]:
         """Return the next message; wait for one if necessary.
 
         Raises:
@@ -56,20 +57,20 @@ class ReceiverCore(Handle[R]):
                     return message
                 # Batches handed out one by one are opened at the inflow, which renews the leases of their waiting
                 # messages.
-                self._open = self._take(lambda feed, batch: feed.open(batch, Message), timeout_s=timeout_s)
+                self._open = self._take(lambda feed, batch: feed.open(batch, batch.kind), timeout_s=timeout_s)
 
-    def receive_batch(self, timeout_s: float | None = None) -> Batch:
+    def receive_batch(self, timeout_s: float | None = None) -> Batch[V]:
         """Return the next batch; as :meth:`receive`."""
         batch = self._take(_whole, timeout_s=timeout_s)
         assert batch is not None
         return batch
 
-    def batches(self, *, until_caught_up: bool = False) -> Iterator[Batch]:
+    def batches(self, *, until_caught_up: bool = False) -> Iterator[Batch[V]]:
         """Iterate over batches; with ``until_caught_up``, end when the backlog has been taken."""
         while (batch := self._take(_whole, until_caught_up=until_caught_up)) is not None:
             yield batch
 
-    def processing(self, message: Message | Batch) -> Processing:
+    def processing(self, message: Message[Any] | Batch[Any]) -> Processing:
         """Handle a message or batch within this block, to have it traced; as :meth:`danube.client.Consumer.processing`.
 
         What this thread sends within goes on with the trace.
@@ -82,14 +83,18 @@ class ReceiverCore(Handle[R]):
         return source
 
     def _take(
-        self, hand_out: Callable[[Inflow, Batch], T], *, until_caught_up: bool = False, timeout_s: float | None = None
+        self,
+        hand_out: Callable[[Inflow, Batch[V]], T],
+        *,
+        until_caught_up: bool = False,
+        timeout_s: float | None = None,
     ) -> T | None:
         receiver = self._inner
         if timeout_s is not None:
             timeout_s = check_seconds("timeout_s", timeout_s, zero=True)
 
         async def take() -> T | None:
-            taken: _message.Batch | None = None
+            taken: _message.Batch[V] | None = None
             with anyio.move_on_after(timeout_s) as scope:
                 taken = await receiver._next_batch(until_caught_up=until_caught_up)
                 if taken is None:
@@ -103,5 +108,5 @@ class ReceiverCore(Handle[R]):
         return self._loop.run(take)
 
 
-def _whole(feed: Inflow, batch: Batch) -> Batch:
+def _whole(feed: Inflow, batch: Batch[V]) -> Batch[V]:
     return batch

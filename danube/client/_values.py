@@ -1,0 +1,196 @@
+"""The use of the schema registry by producers, consumers and readers: what they write with, and what they read with."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from danube.client._checks import choice
+from danube.model.api import CaughtUp, ConsumeBatch
+from danube.model.batch import SchemaRef, read_header
+from danube.model.errors import (
+    CorruptBatchError,
+    FailedPreconditionError,
+    InvalidSchemaError,
+    NotFoundError,
+    SchemaError,
+)
+from danube.model.schema_api import SchemaInfo, SchemaReference
+from danube.schema.kinds import Needed, Source
+from danube.schema.modes import SchemaType, parse_type
+from danube.schema.subjects import Strategy, subject_for
+from danube.schema.typed import Subject, codec_of, codec_of_source
+
+if TYPE_CHECKING:
+    from danube.client._schemas import Schemas
+    from danube.schema.value_codec import ValueCodec
+
+__all__ = ["Reading", "Writing", "open_reading", "open_writing"]
+
+_MOST_WRITERS: Final = 1_000
+"""Schemas of writers whose decoders a consumer or reader keeps; the oldest are made again when they are needed."""
+
+Decode = Callable[[bytes], Any]
+
+
+class Writing:
+    """What a producer writes with."""
+
+    def __init__(self, codec: ValueCodec[Any], ref: SchemaRef) -> None:
+        self.codec = codec
+        self.ref = ref
+        """What the headers of batches say."""
+
+
+class Reading:
+    """What a consumer or reader reads with: decoders by the number of the writer's schema."""
+
+    def __init__(self, schemas: Schemas, codec: ValueCodec[Any], number: int) -> None:
+        self._schemas = schemas
+        self._codec = codec
+        # A batch without a number is read as if it were written with the reader's own schema.
+        self._decoders: dict[int, Decode] = {0: codec.decoder()}
+        if number:
+            self._decoders[number] = self._decoders[0]
+
+    def unknown(self, item: ConsumeBatch | CaughtUp) -> int | None:
+        """Return the number of a delivery's schema if it has to be learned first."""
+        if isinstance(item, CaughtUp):
+            return None
+        try:
+            number = read_header(item.part).schema_id
+        except CorruptBatchError:
+            return None  # opening the delivery reports that
+        return None if number in self._decoders else number
+
+    def decoder(self, number: int) -> Decode:
+        """Return the decoder for a schema that is not unknown."""
+        return self._decoders[number]
+
+    async def learn(self, number: int) -> None:
+        """Ask for a schema, and keep its decoder; one that always fails if the schema cannot be used.
+
+        Raises:
+            DanubeError: no broker answers.
+        """
+        try:
+            info = await self._schemas.get(number)
+        except NotFoundError:
+            decode = _failing(f"schema {number} is not in the registry, or these credentials may not see it")
+        else:
+            try:
+                decode = self._codec.decoder(source_of(info))
+            except SchemaError as error:
+                decode = _failing(error.message)
+            except InvalidSchemaError as error:
+                decode = _failing(f"schema {number} cannot be used: {error.message}")
+        if len(self._decoders) > _MOST_WRITERS:
+            del self._decoders[next(each for each in self._decoders if each)]
+        self._decoders[number] = decode
+
+
+async def open_writing(
+    schemas: Schemas, topic: str, schema: Any, *, register: bool, strategy: Strategy | str
+) -> Writing:
+    """Register or look up the schema of a producer.
+
+    Raises:
+        InvalidSchemaError, IncompatibleSchemaError, NotFoundError, DanubeError: as :meth:`Client.producer`.
+    """
+    codec, subject, name = _chosen(topic, schema, strategy)
+    if subject is not None and subject.is_pinned:
+        info, codec = await _pinned(schemas, subject, name, codec)
+        return Writing(codec, SchemaRef(info.number, info.version))
+    assert codec is not None
+    return Writing(codec, await _registered(schemas, name, codec.source, register=register))
+
+
+async def open_reading(
+    schemas: Schemas, topic: str, schema: Any, *, register: bool, strategy: Strategy | str
+) -> Reading:
+    """Prepare to read with a schema; without a pinned version and ``register``, the registry is not asked.
+
+    Raises:
+        InvalidSchemaError, IncompatibleSchemaError, NotFoundError, DanubeError: as :meth:`Client.consumer`.
+    """
+    codec, subject, name = _chosen(topic, schema, strategy)
+    number = 0
+    if subject is not None and subject.is_pinned:
+        info, codec = await _pinned(schemas, subject, name, codec)
+        number = info.number
+    elif register:
+        assert codec is not None
+        number = (await _registered(schemas, name, codec.source, register=True)).schema_id
+    assert codec is not None
+    return Reading(schemas, codec, number)
+
+
+def source_of(info: SchemaInfo) -> Source:
+    """Return a schema of the registry in the form that is parsed: of protobuf the descriptor, not the text."""
+    kind = parse_type(info.schema_type)
+    text = info.text
+    if kind is SchemaType.PROTOBUF and info.descriptor:
+        text = base64.b64encode(info.descriptor).decode()
+    return Source(kind, text, tuple(Needed(each.name, each.text) for each in info.needs), info.message)
+
+
+def _chosen(
+    topic: str, schema: Any, strategy: Strategy | str
+) -> tuple[ValueCodec[Any] | None, Subject[Any] | None, str]:
+    """Return the codec (None: of the registry's schema), the subject if one was given, and its name."""
+    rule = choice(Strategy, "strategy", strategy)
+    if isinstance(schema, Subject):
+        return None if schema.schema is None else codec_of(schema.schema), schema, schema.name
+    codec = codec_of(schema)
+    return codec, None, subject_for(topic, rule, codec.name)
+
+
+async def _pinned(
+    schemas: Schemas, subject: Subject[Any], name: str, codec: ValueCodec[Any] | None
+) -> tuple[SchemaInfo, ValueCodec[Any]]:
+    info = await schemas.version(name, subject.version if isinstance(subject.version, int) else -1)
+    if info.version < subject.min_version:
+        raise FailedPreconditionError(
+            f"the latest version of subject {name} is {info.version}, and min_version is {subject.min_version};"
+            " register a newer one"
+        )
+    source = source_of(info)
+    return info, codec_of_source(source) if codec is None else codec.pinned(source)
+
+
+async def _registered(schemas: Schemas, subject: str, source: Source, *, register: bool) -> SchemaRef:
+    ask = schemas.register if register else schemas.find
+    found = await ask(
+        subject,
+        source.type.value,
+        source.text,
+        references=await _references(ask, source) if source.needs else (),
+        message=source.message,
+    )
+    return SchemaRef(found.number, found.version)
+
+
+async def _references(ask: Callable[..., Any], source: Source) -> Sequence[SchemaReference]:
+    """Register or look up the files that a protobuf schema imports, under subjects of their names.
+
+    These are the subjects that clients of Confluent's registry give them.
+    """
+    from danube.schema.protobuf_codec import imports
+
+    found: dict[str, SchemaReference] = {}
+
+    def of(text: str) -> list[SchemaReference]:
+        return [found[each] for each in imports(text) if each in found]
+
+    for each in source.needs:
+        known = await ask(each.name, source.type.value, each.text, references=of(each.text))
+        found[each.name] = SchemaReference(each.name, each.name, known.version)
+    return of(source.text)
+
+
+def _failing(why: str) -> Decode:
+    def decode(payload: bytes) -> Any:
+        raise SchemaError(why)
+
+    return decode
