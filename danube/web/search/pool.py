@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -113,7 +114,9 @@ class SearchPool:
         process = await self._process()
         ours, theirs = socket.socketpair()
         left = False
-        async with trio.open_nursery() as nursery:
+        async with AsyncExitStack() as stack:
+            stack.callback(ours.close)  # also if nothing serves it yet when the search is cancelled
+            nursery = await stack.enter_async_context(trio.open_nursery())
             try:
                 with theirs:
                     stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
