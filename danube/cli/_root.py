@@ -16,7 +16,7 @@ from danube.cli._failures import errors_in_one_line
 __all__ = ["ALIASES", "EXIT_CODES", "GROUPS", "Group", "RootGroup", "root"]
 
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
-    "Messages": ("produce", "consume", "read", "request"),
+    "Messages": ("produce", "consume", "read", "search", "request"),
     "Topics and subscriptions": ("topics", "subscriptions", "namespaces", "policies", "dlq", "stages"),
     "What is going on": ("explain", "top", "check", "info", "connections", "jobs", "metrics", "doctor", "debug"),
     "Brokers and storages": ("serve", "log-level", "cluster", "storage", "storage-server", "plugins"),

@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "produce": "danube.cli.produce:produce",
     "consume": "danube.cli.consume:consume",
     "read": "danube.cli.read:read",
+    "search": "danube.cli.search:search",
     "request": "danube.cli.request:request",
     "explain": "danube.cli.explain:explain",
     "top": "danube.cli.top:top",

@@ -22,7 +22,7 @@ from danube.http import event_text, problem_of, single_error
 from danube.model.addresses import is_loopback
 from danube.model.errors import ConnectionLostError, DanubeError, InternalError
 from danube.model.secret import Secret
-from danube.web.search.engine import Search
+from danube.web.search.engine import EventReport, Search
 from danube.web.search.jobs import EVENTS, JOB, LEFT, STOP, Frames, Job, decode_job, frame
 
 __all__ = ["main"]
@@ -138,7 +138,7 @@ class _Process:
             reconnect_timeout_s=_RECONNECT_S,
             environment=Environment(connect=dial),
         ) as client:
-            await Search(client, job, send).run()
+            await Search(client, job, EventReport(send, job.payload_bytes)).run()
 
 
 def _limit_processor_time(seconds: float) -> None:

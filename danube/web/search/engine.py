@@ -1,8 +1,8 @@
-"""A search: reads a topic, and reports what matches as server-sent events.
+"""A search: reads a topic, and reports what matches, for example as server-sent events.
 
 Sealed messages of a storage on this machine are read from there, in a thread, without work for the broker; all others
 come from the broker as stored batches. Either way a batch is passed over as a whole if it cannot match
-(:mod:`danube.web.search.scanning`). Events::
+(:mod:`danube.web.search.scanning`). :class:`EventReport` writes these events::
 
     match      a message (MessageRow); the id of the event is the position behind it
     progress   twice a second: how far the search is (SearchProgress)
@@ -12,9 +12,9 @@ come from the broker as stored batches. Either way a batch is passed over as a w
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import trio
@@ -25,18 +25,68 @@ from danube.web.bodies import SearchEnd, SearchProgress
 from danube.web.messages import message_row, shown_positions
 from danube.web.search.filters import parse_filter
 from danube.web.search.jobs import Job, Part
-from danube.web.search.scanning import Scanner
+from danube.web.search.scanning import Found, Scanner
 
 if TYPE_CHECKING:
     from danube.client import Client
     from danube.history.direct import DirectPart
     from danube.model.query_api import RawBatch
 
-__all__ = ["Search"]
+__all__ = ["EventReport", "Report", "Search"]
 
 _PROGRESS_S: Final = 0.5
 _CREDIT_BYTES: Final = 4 * 1024 * 1024
 """Batches that the broker may send ahead."""
+
+
+class Report(Protocol):
+    """Takes what a search finds."""
+
+    def match(self, found: Found, positions: Mapping[int, int]) -> bytes:
+        """Return a match as bytes; ``positions`` are those behind it, by partition. May be called in a thread."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Take matches as bytes, and wait until more may follow."""
+        ...
+
+    async def progress(self, progress: SearchProgress) -> None:
+        """Take how far the search is."""
+        ...
+
+    async def end(self, end: SearchEnd) -> None:
+        """Take how the search has ended."""
+        ...
+
+
+class EventReport:
+    """Reports as server-sent events.
+
+    Args:
+        send: takes events, and waits until more may follow.
+        payload_bytes: beyond which a payload is cut.
+    """
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], payload_bytes: int) -> None:
+        self._send = send
+        self._payload_bytes = payload_bytes
+
+    def match(self, found: Found, positions: Mapping[int, int]) -> bytes:
+        """Return an event ``match``."""
+        row = message_row(found, found.partition, self._payload_bytes)
+        return event_text(msgspec.json.encode(row), name="match", event_id=shown_positions(positions))
+
+    async def send(self, data: bytes) -> None:
+        """Send events ``match``."""
+        await self._send(data)
+
+    async def progress(self, progress: SearchProgress) -> None:
+        """Send an event ``progress``."""
+        await self._send(event_text(msgspec.json.encode(progress), name="progress"))
+
+    async def end(self, end: SearchEnd) -> None:
+        """Send the event ``end``."""
+        await self._send(event_text(msgspec.json.encode(end), name="end"))
 
 
 class Search:
@@ -45,17 +95,17 @@ class Search:
     Args:
         client: of the caller.
         job: what to search.
-        send: takes events, and waits until more may follow.
+        report: takes what is found.
 
     Attributes:
         matches: messages that have matched.
         scanned: messages that were looked at.
     """
 
-    def __init__(self, client: Client, job: Job, send: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, client: Client, job: Job, report: Report) -> None:
         self._client = client
         self._job = job
-        self._send = send
+        self._report = report
         self._node = parse_filter(job.filter)
         self._positions = {part.partition: part.start for part in job.parts}
         self._partition = job.parts[0].partition if job.parts else 0
@@ -81,12 +131,12 @@ class Search:
                 if self._is_over():
                     break
             nursery.cancel_scope.cancel()
-        await self._send(event_text(msgspec.json.encode(self._ended()), name="end"))
+        await self._report.end(self._ended())
 
     async def _tell_progress(self) -> None:
         while True:
             await trio.sleep(_PROGRESS_S)
-            await self._send(event_text(msgspec.json.encode(self._progress()), name="progress"))
+            await self._report.progress(self._progress())
 
     def _progress(self) -> SearchProgress:
         elapsed_s = max(time.monotonic() - self._began_s, 1e-6)
@@ -116,9 +166,9 @@ class Search:
         ) as reading:
             while not self._is_over() and (batches := await reading.next_batches()):
                 for batch in batches:
-                    events = self._take(scanner, batch, part)
-                    if events:
-                        await self._send(events)
+                    matches = self._take(scanner, batch, part)
+                    if matches:
+                        await self._report.send(matches)
                     else:
                         await trio.lowlevel.checkpoint()
                     if self._is_over():
@@ -131,28 +181,27 @@ class Search:
         return bool(self._over)
 
     def _take(self, scanner: Scanner, batch: RawBatch, part: Part) -> bytes:
-        """Look at a batch; return the events of what matches."""
+        """Look at a batch; return what matches as bytes."""
         job, partition = self._job, part.partition
         position = self._positions[partition]
         scanned, found = scanner.scan(batch, position, part.end)
         end = max(position, min(batch.end_offset, part.end))
-        events = []
+        matches = []
         for each in found:
             self._positions[partition] = each.offset + 1
-            row = message_row(each, partition, job.payload_bytes)
-            event = event_text(msgspec.json.encode(row), name="match", event_id=shown_positions(self._positions))
-            events.append(event)
+            match = self._report.match(each, self._positions)
+            matches.append(match)
             self.matches += 1
-            self._bytes += len(event)
+            self._bytes += len(match)
             if self.matches >= job.max_matches or self._bytes >= job.max_bytes:
                 self._over = "matches" if self.matches >= job.max_matches else "bytes"
                 self.scanned += max(0, scanned - (end - each.offset - 1))
-                return b"".join(events)
+                return b"".join(matches)
         self.scanned += scanned
         self._positions[partition] = end
         if time.monotonic() - self._began_s >= job.max_s:
             self._over = "time"
-        return b"".join(events)
+        return b"".join(matches)
 
     # --- Sealed messages ---
 
@@ -171,9 +220,9 @@ class Search:
                 spans = [(each, part.start, part.end) for each in takewhile(is_here, direct_parts(found))]
                 for batch in storage.read_all(spans):
                     trio.from_thread.check_cancelled()
-                    events = self._take(scanner, batch, part)
-                    if events:
-                        trio.from_thread.run(self._send, events)
+                    matches = self._take(scanner, batch, part)
+                    if matches:
+                        trio.from_thread.run(self._report.send, matches)
                     if self._is_over():
                         return
 

@@ -58,7 +58,7 @@ class Job(msgspec.Struct, kw_only=True):
     parts: list[Part]
     max_matches: int
     max_bytes: int
-    """Of the events with matches."""
+    """Of the reported matches."""
     max_s: float
     payload_bytes: int
     """Beyond which a payload is cut."""
