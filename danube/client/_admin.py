@@ -19,6 +19,7 @@ from danube.client._checks import (
     as_durability,
     check_count,
     check_list,
+    check_offset,
     check_seconds,
     choice,
     plain,
@@ -45,7 +46,7 @@ from danube.model.connection_api import (
 )
 from danube.model.errors import InvalidArgumentError, SubscriptionNotFoundError
 from danube.model.history_api import HistoryMethod
-from danube.model.ids import TopicId
+from danube.model.ids import Offset, TopicId
 from danube.model.inspect_api import (
     CheckList,
     CheckRow,
@@ -67,8 +68,10 @@ from danube.model.names import validate_name, validate_namespace, validate_topic
 from danube.model.overview_api import (
     ABSENT_PATIENCE_S,
     PATIENCE_S,
+    FindDeliveries,
     FindingList,
     GetFindings,
+    MessageDeliveries,
     OverviewMethod,
     OverviewSubscriptions,
     PlanSeek,
@@ -419,6 +422,21 @@ class Admin:
         )
         found = await self._of_parts(self._change, api.Method.CREATE_SUBSCRIPTION, request, api.SubscriptionList)
         return [row for each in found for row in each.subscriptions]
+
+    async def find_deliveries(self, topic: str, offset: int) -> MessageDeliveries:
+        """Return who has a message: where it is in each subscription of its topic, at this moment.
+
+        Args:
+            topic: a plain topic or one partition.
+            offset: of the message.
+
+        Raises:
+            NotFoundError: there is no message with this offset, or retention has removed it.
+            FailedPreconditionError: the topic stores nothing (durability ``none``).
+        """
+        validate_topic(topic)
+        request = FindDeliveries(topic=topic, offset=Offset(check_offset("offset", offset)))
+        return await self._read(OverviewMethod.DELIVERIES, request, MessageDeliveries, topic)
 
     async def seek_subscription(self, topic: str, subscription: str, position: str | int | datetime) -> None:
         """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message at or after a time."""

@@ -91,6 +91,12 @@ class Delayed:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
+    def due_of(self, offset: int) -> float | None:
+        """Return when an offset is due; None if it is not delayed. Iterates over all ranges."""
+        if offset not in self._pending:
+            return None
+        return min((due for due, start, end in self._heap if start <= offset < end), default=None)
+
     def messages(self) -> int:
         """Return the number of messages that are not due."""
         return self._pending.count()

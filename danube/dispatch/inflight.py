@@ -328,6 +328,11 @@ class InFlight:
         self._deadlines.clear()
         self.messages = 0
 
+    def at(self, offset: int) -> Flight | None:
+        """Return the flight that an unacknowledged offset is in; None if it is not in flight."""
+        index = bisect_right(self.starts, offset) - 1
+        return self._flights[index] if index >= 0 and offset < self._flights[index].end else None
+
     def oldest(self) -> tuple[int, int, Flight] | None:
         """Return the lowest open range in flight, and its flight."""
         if not self._flights:

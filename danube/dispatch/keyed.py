@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from danube.dispatch.cursor import Cursor
 from danube.dispatch.delayed import Delayed
-from danube.dispatch.failures import NACKED, TIMED_OUT, retry_at
+from danube.dispatch.failures import FIRST, NACKED, TIMED_OUT, retry_at
 from danube.dispatch.inflight import Member
 from danube.dispatch.keys import Key, Lines
 from danube.dispatch.machine import Machine
-from danube.dispatch.spans import Poisoned
+from danube.dispatch.spans import ACKNOWLEDGED, DELAYED, IN_FLIGHT, POISONED, WAITING, Place, Poisoned
 from danube.model.limits import Limits
 from danube.model.policies import PoisonPolicy, SubscriptionPolicy, SubscriptionType
 from danube.model.ranges import RangeSet
@@ -236,6 +236,24 @@ class KeyedMachine(Machine):
             else:
                 found.append(fresh)
         return found
+
+    def _place_of(self, offset: int, now: float) -> Place:
+        lines = self._lines
+        if offset in lines.early:
+            return Place(ACKNOWLEDGED)  # it takes effect with the last message of its key before it
+        past = lines.past.get(offset)
+        attempt, failures, reason = FIRST if past is None else past.history
+        flight = self._flights.of.get(offset)
+        if flight is not None:
+            name = flight.member.name
+            return Place(IN_FLIGHT, name, flight.since, flight.deadline, None, attempt, failures, reason)
+        if offset in self._aside or (past is not None and past.due == math.inf):
+            return Place(POISONED, attempt=attempt - 1, failures=failures, reason=reason)
+        due = self._delayed.due_of(offset)
+        if due is not None:
+            return Place(DELAYED, due=due)
+        pause = past.due if past is not None and past.due > now else None
+        return Place(WAITING, due=pause, attempt=attempt - 1, failures=failures, reason=reason)
 
     def poisoned_messages(self) -> int:
         """Return the number of messages that block their key, or are set aside."""

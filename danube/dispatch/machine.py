@@ -31,7 +31,20 @@ from collections.abc import Sequence
 
 from danube.dispatch.cursor import Cursor
 from danube.dispatch.inflight import Member
-from danube.dispatch.spans import ConsumerState, Delivery, Description, Explanation, Gap, Poisoned, ReadRequest, Span
+from danube.dispatch.spans import (
+    ACKNOWLEDGED,
+    UNDELIVERED,
+    WAITING,
+    ConsumerState,
+    Delivery,
+    Description,
+    Explanation,
+    Gap,
+    Place,
+    Poisoned,
+    ReadRequest,
+    Span,
+)
 from danube.dispatch.turns import merge
 from danube.model.errors import FailedPreconditionError, InternalError, InvalidArgumentError, LimitExceededError
 from danube.model.limits import Limits
@@ -381,6 +394,16 @@ class Machine(ABC):
             delayed_messages=self.delayed_messages(),
             poisoned_messages=self.poisoned_messages(),
         )
+
+    def place_of(self, offset: int, now: float) -> Place:
+        """Return where one message is. Its cost grows with the ranges that wait: for people who ask, not for rounds."""
+        if self.cursor.is_acked(offset):
+            return Place(ACKNOWLEDGED)
+        return Place(UNDELIVERED) if offset >= self.position else self._place_of(offset, now)
+
+    def _place_of(self, offset: int, now: float) -> Place:
+        """Return where an unacknowledged message below the position is."""
+        return Place(WAITING)
 
     def waiting_messages(self) -> int:
         """Return the number of messages that wait for redelivery or for the owner of their key."""

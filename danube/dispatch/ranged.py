@@ -22,7 +22,7 @@ from danube.dispatch.explain import Facts, explain
 from danube.dispatch.failures import FIRST, NACKED, TIMED_OUT, retry_at
 from danube.dispatch.inflight import InFlight, Member, Piece
 from danube.dispatch.machine import Machine
-from danube.dispatch.spans import Explanation, Poisoned, ReadRequest, Span
+from danube.dispatch.spans import DELAYED, IN_FLIGHT, POISONED, WAITING, Explanation, Place, Poisoned, ReadRequest, Span
 from danube.dispatch.turns import merge
 from danube.dispatch.waiting import Aside, Redelivery, Waiting
 from danube.model.limits import Limits
@@ -274,6 +274,23 @@ class RangedMachine(Machine):
         return first
 
     # --- explanations ------------------------------------------------------------------------------------------------
+
+    def _place_of(self, offset: int, now: float) -> Place:
+        flight = self._flights.at(offset)
+        if flight is not None:
+            attempt, failures, reason = flight.history
+            name = flight.member.name
+            return Place(IN_FLIGHT, name, flight.since, flight.deadline, None, attempt, failures, reason)
+        poison = self._aside.at(offset)
+        if poison is not None:
+            attempt, failures, reason = poison.history
+            return Place(POISONED, attempt=attempt - 1, failures=failures, reason=reason)
+        waiting = self._waiting.at(offset)
+        if waiting is not None:
+            (attempt, failures, reason), due = waiting[0].history, waiting[1]
+            return Place(WAITING, due=due, attempt=attempt - 1, failures=failures, reason=reason)
+        due = self._delayed.due_of(offset)
+        return Place(WAITING) if due is None else Place(DELAYED, due=due)
 
     def waiting_messages(self) -> int:
         """Return the number of messages that wait for redelivery or for the owner of their key."""

@@ -7,11 +7,27 @@ of ranges on the wire and in the journal, so the machines use it, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-__all__ = ["ConsumerState", "Delivery", "Description", "Explanation", "Gap", "Poisoned", "ReadRequest", "Span"]
+__all__ = [
+    "ACKNOWLEDGED",
+    "DELAYED",
+    "IN_FLIGHT",
+    "POISONED",
+    "UNDELIVERED",
+    "WAITING",
+    "ConsumerState",
+    "Delivery",
+    "Description",
+    "Explanation",
+    "Gap",
+    "Place",
+    "Poisoned",
+    "ReadRequest",
+    "Span",
+]
 
 
 class Span(NamedTuple):
@@ -146,3 +162,37 @@ class Explanation(msgspec.Struct, frozen=True):
     """... and for how many seconds."""
     next_retry_s: float | None = None
     """Seconds until the next delayed redelivery; 0 or less if one is due."""
+
+
+# --- Where one message is ---
+
+ACKNOWLEDGED: Final = "acknowledged"
+IN_FLIGHT: Final = "in-flight"
+WAITING: Final = "waiting"
+"""It was read, and goes out when there is a consumer with credit, its pause is over, or it is its key's turn."""
+DELAYED: Final = "delayed"
+"""Its publisher has set a delivery time, which is not there yet."""
+POISONED: Final = "poisoned"
+"""It has failed too often: it blocks, or waits to be copied to the dead-letter topic."""
+UNDELIVERED: Final = "undelivered"
+"""Its turn has not come."""
+
+
+class Place(NamedTuple):
+    """Where one message of a subscription is. Times are monotonic seconds."""
+
+    state: str
+    consumer: str = ""
+    """In flight: the name of the consumer that has it."""
+    since: float | None = None
+    """In flight: when it was delivered."""
+    deadline: float | None = None
+    """In flight: when it times out; infinite if it does not."""
+    due: float | None = None
+    """Waiting or delayed: when it may be delivered; None: now."""
+    attempt: int = 0
+    """In flight: the number of this delivery. Waiting and poisoned: the number of deliveries so far."""
+    failures: int = 0
+    """Refusals and timeouts so far."""
+    reason: str = ""
+    """Of the last failure."""

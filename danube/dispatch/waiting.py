@@ -100,6 +100,13 @@ class Waiting:
         self.ready.clear()
         return _live(self._cursor, items)
 
+    def at(self, offset: int) -> tuple[Redelivery, float | None] | None:
+        """Return the range that an unacknowledged offset waits in, and the end of its pause. Iterates over all."""
+        for item in self.ready:
+            if item.start <= offset < item.end:
+                return item, None
+        return next(((item, due) for due, item in self.paused if item.start <= offset < item.end), None)
+
     def next_due(self) -> float | None:
         """Return when the next pause is over; acknowledged ranges are dropped first."""
         paused = self.paused
@@ -158,6 +165,10 @@ class Aside:
         for item in self.items:
             for start, end in self._cursor.live(item.start, item.end):
                 yield start, end, item.history
+
+    def at(self, offset: int) -> Redelivery | None:
+        """Return the range of an unacknowledged offset; None if it is not set aside."""
+        return next((item for item in self.items if item.start <= offset < item.end), None)
 
     def take(self) -> list[Redelivery]:
         """Remove all ranges and return their unacknowledged parts."""

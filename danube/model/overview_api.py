@@ -19,9 +19,12 @@ __all__ = [
     "MAX_OVERVIEW_ROWS",
     "PATIENCE_S",
     "UNKNOWN_AGE",
+    "FindDeliveries",
     "Finding",
     "FindingList",
     "GetFindings",
+    "MessageDeliveries",
+    "MessageDelivery",
     "OverviewMethod",
     "OverviewSubscriptions",
     "PlanSeek",
@@ -49,6 +52,7 @@ class OverviewMethod:
     SUBSCRIPTIONS: Final = "/danube.native.v1.Subscriptions/Overview"
     PLAN_SEEK: Final = "/danube.native.v1.Subscriptions/PlanSeek"
     SKIP: Final = "/danube.native.v1.Subscriptions/Skip"
+    DELIVERIES: Final = "/danube.native.v1.Subscriptions/Deliveries"
     FINDINGS: Final = "/danube.native.v1.Broker/Findings"
 
 
@@ -193,6 +197,53 @@ class Skipped(_Message, kw_only=True):
     """Fewer than planned if consumers have acknowledged some in the meantime."""
     floor: Offset
     """All messages below it are acknowledged now."""
+
+
+# --- Who has a message -----------------------------------------------------------------------------------------------
+
+
+class FindDeliveries(_Message, kw_only=True):
+    """Asks where a message is in each subscription of its topic. Answered with MessageDeliveries."""
+
+    topic: str
+    """A plain topic or one partition."""
+    offset: Offset
+
+
+class MessageDelivery(_Message, kw_only=True):
+    """Where a message is in one subscription, at the moment of the answer."""
+
+    topic: str
+    subscription: str
+    state: str
+    """One word: acknowledged (or skipped), in-flight, waiting, delayed, poisoned, dead-lettered (known for copies since
+    the start of the broker), before-start, undelivered."""
+    sentence: str
+    """The same for a person."""
+    consumer: str = ""
+    """That has it in flight."""
+    since_s: float | None = None
+    """Seconds for which it has been in flight."""
+    timeout_in_s: float | None = None
+    """Seconds until it counts as failed if it is not acknowledged; None: it does not time out."""
+    due_in_s: float | None = None
+    """Seconds until it may be delivered (waiting or delayed)."""
+    attempt: int = 0
+    """In flight: the number of this delivery; else the number of deliveries that are known."""
+    failures: int = 0
+    """Refusals and timeouts so far."""
+    reason: str = ""
+    """Of the last failure."""
+    dead_letter_topic: str = ""
+    """Where it was copied to, or is to be copied to."""
+
+
+class MessageDeliveries(_Message, kw_only=True):
+    """Answer to FindDeliveries: a row for each subscription that the caller may describe, in the order of names."""
+
+    topic: str
+    offset: Offset
+    deliveries: list[MessageDelivery]
 
 
 # --- Findings --------------------------------------------------------------------------------------------------------

@@ -265,6 +265,7 @@ _NATIVE: Final = (
     _shows(_M.EXPLAIN_SUBSCRIPTION, "subscriptions.explain_subscription", _on_subscription(_P.DESCRIBE)),
     _shows(OverviewMethod.PLAN_SEEK, "subscriptions.plan_seek", _on_subscription(_P.DESCRIBE)),
     _changes(_M.CREATE_SUBSCRIPTION, "subscriptions.create_subscription", _on_subscription(_P.MANAGE_SUBSCRIPTION)),
+    _lists(OverviewMethod.DELIVERIES, "subscriptions.find_deliveries", ScopeKind.SUBSCRIPTION, _on_topic(_P.DESCRIBE)),
     _changes(_M.SEEK_SUBSCRIPTION, "subscriptions.seek_subscription", _on_subscription(_P.MANAGE_SUBSCRIPTION)),
     _changes(OverviewMethod.SKIP, "subscriptions.skip_messages", _on_subscription(_P.MANAGE_SUBSCRIPTION)),
     _changes(_M.DELETE_SUBSCRIPTION, "subscriptions.delete_subscription", _on_subscription(_P.MANAGE_SUBSCRIPTION)),

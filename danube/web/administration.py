@@ -12,8 +12,9 @@ from danube.http import Response, Stream, TextSink, event_text, problem_of, sing
 from danube.model import api, cluster_api, connection_api, history_api, job_api, overview_api, policy_api, stage_api
 from danube.model.cluster_api import ClusterMethod
 from danube.model.connection_api import ConnectionMethod
-from danube.model.errors import ConnectionLostError, DanubeError, InvalidArgumentError
+from danube.model.errors import ConnectionLostError, DanubeError, InvalidArgumentError, NotFoundError
 from danube.model.history_api import HistoryMethod
+from danube.model.ids import Offset
 from danube.model.job_api import JobMethod
 from danube.model.names import partition_name
 from danube.model.overview_api import OverviewMethod
@@ -295,6 +296,23 @@ async def explain_subscription(call: ApiCall) -> Any:
     return await call.native(_M.EXPLAIN_SUBSCRIPTION, _reference(call))
 
 
+async def find_deliveries(call: ApiCall) -> Any:
+    """Return where a message is in each subscription."""
+    numbers = {}
+    for name in ("partition", "offset"):
+        text = call.path[name]
+        if not (text.isascii() and text.isdigit() and len(text) <= 19):
+            raise InvalidArgumentError(f"{name} {ascii(text)[:80]} is no number")
+        numbers[name] = int(text)
+    found = await call.native(_M.LOOKUP_TOPIC, api.LookupTopic(call.topic))
+    if numbers["partition"] >= len(found.topics):
+        raise NotFoundError(f"topic {call.topic} has no partition {numbers['partition']}")
+    request = overview_api.FindDeliveries(
+        topic=found.topics[numbers["partition"]], offset=Offset(min(numbers["offset"], 2**63 - 1))
+    )
+    return await call.native(OverviewMethod.DELIVERIES, request)
+
+
 async def change_subscription_policy(call: ApiCall) -> Any:
     """Change the policy of a subscription."""
     request = policy_api.ChangeSubscriptionPolicy(call.topic, call.path["subscription"], call.body)
@@ -401,6 +419,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
             create_subscription,
             delete_subscription,
             explain_subscription,
+            find_deliveries,
             change_subscription_policy,
             seek_subscription,
             skip_messages,

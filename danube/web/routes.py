@@ -345,6 +345,15 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
+        f"{TOPIC}/messages/{{partition}}/{{offset}}/deliveries",
+        "find_deliveries",
+        "Who has a message: for each subscription whether it is acknowledged, in flight, waiting, delayed, poisoned or"
+        " dead-lettered.",
+        (_M.LOOKUP_TOPIC, OverviewMethod.DELIVERIES),
+        answer=twin(overview_api.MessageDeliveries),
+    ),
+    Route(
+        "GET",
         f"{TOPIC}/messages:tail",
         "tail_messages",
         "Follow a topic: events `message`. An event's id is the position behind it: after a reconnect with"

@@ -86,6 +86,7 @@ def unary_calls(operations: Operations) -> Service:
         (api.Method.SEEK_SUBSCRIPTION, subscriptions.seek_subscription, api.SeekSubscription),
         (OverviewMethod.PLAN_SEEK, subscriptions.plan_seek, overview_api.PlanSeek),
         (OverviewMethod.SKIP, subscriptions.skip_messages, overview_api.SkipMessages),
+        (OverviewMethod.DELIVERIES, subscriptions.find_deliveries, overview_api.FindDeliveries),
         (api.Method.DELETE_SUBSCRIPTION, subscriptions.delete_subscription, api.DeleteSubscription),
         (PolicyMethod.SHOW, policies.show, policy_api.ShowPolicies),
         (PolicyMethod.CHANGE, policies.change, policy_api.ChangePolicies),

@@ -42,6 +42,8 @@ __all__ = ["DeadLetters", "GivingUp"]
 _log = logging.getLogger("danube.subscription")
 
 _RANGES_AT_A_TIME = 1_000
+_KNOWN_RANGES = 1_000
+"""Ranges of copied messages that are remembered."""
 _READ_BYTES = 1 * 2**20
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
@@ -82,6 +84,7 @@ class DeadLetters:
         self._turn = 0
         self.problem: DanubeError | None = None
         self.copied = 0
+        self._known = RangeSet()
 
     def look(self) -> None:
         """Start to copy messages that the machine has set aside, if there are any and no copy is under way."""
@@ -99,6 +102,10 @@ class DeadLetters:
         self._closed = True
         if self._task is not None:
             self._task.cancel()
+
+    def has(self, offset: int) -> bool:
+        """Whether a message is known to be copied: since the broker was started, among the latest ranges."""
+        return offset in self._known
 
     @property
     def target(self) -> str:
@@ -181,6 +188,10 @@ class DeadLetters:
                     settled = RangeSet((letter.start, letter.end) for letter in letters)
                     self._subscription.settle(settled.to_flat())
                     self.copied += settled.count()
+                    for start, end in settled:
+                        self._known.add(start, end)
+                    while len(self._known) > _KNOWN_RANGES:
+                        self._known.remove(*next(iter(self._known)))
 
     def _producer_name(self) -> str:
         subscription = self._subscription

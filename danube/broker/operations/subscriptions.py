@@ -9,9 +9,22 @@ import trio
 
 from danube.broker.delivery.explain import explanation_of, info_of
 from danube.model import api, validate_name, validate_topic
-from danube.model.errors import FailedPreconditionError, InvalidArgumentError, SubscriptionNotFoundError
+from danube.model.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    SubscriptionNotFoundError,
+)
 from danube.model.ids import Offset, TopicId
-from danube.model.overview_api import PlanSeek, SeekPlans, SkipMessages, Skipped
+from danube.model.names import partition_name
+from danube.model.overview_api import (
+    FindDeliveries,
+    MessageDeliveries,
+    PlanSeek,
+    SeekPlans,
+    SkipMessages,
+    Skipped,
+)
 from danube.model.records import check_topic_ids
 
 if TYPE_CHECKING:
@@ -140,6 +153,35 @@ class SubscriptionOperations:
         ranges, messages = unacked_below(found.cursor, request.below, topic.start_offset, topic.end_offset)
         await found.skip(ranges)
         return Skipped(topic=topic.name, skipped_messages=messages, floor=Offset(found.cursor.floor))
+
+    async def find_deliveries(self, request: FindDeliveries) -> MessageDeliveries:
+        """Return where a message is in each subscription of its topic.
+
+        Raises:
+            InvalidArgumentError: the topic is partitioned: each partition has offsets of its own.
+            NotFoundError: there is no message with this offset, or retention has removed it.
+        """
+        from danube.broker.delivery.whereabouts import delivery_of  # most brokers are never asked
+
+        name, offset = request.topic, request.offset
+        validate_topic(name)
+        topics = self._directory.resolve(name)
+        if len(topics) != 1:
+            raise InvalidArgumentError(
+                f"topic {name!r} has {len(topics)} partitions, each with offsets of its own; name one of them, such as"
+                f" {partition_name(name, 0)!r}"
+            )
+        (topic,) = topics
+        if topic.lossy:
+            raise FailedPreconditionError(
+                f"topic {name!r} has durability 'none': it stores nothing, so nothing tells who has its messages"
+            )
+        if not topic.start_offset <= offset < topic.end_offset:
+            why = "it was removed by retention" if 0 <= offset < topic.start_offset else "there is none yet"
+            raise NotFoundError(f"topic {name!r} has no message at offset {offset}: {why}")
+        now = trio.current_time()
+        rows = [delivery_of(subscription, offset, now) for _, subscription in sorted(topic.subscriptions.items())]
+        return MessageDeliveries(topic=topic.name, offset=offset, deliveries=rows)
 
     async def delete_subscription(self, request: api.DeleteSubscription) -> api.Done:
         """Delete a subscription; its consumers are disconnected."""

@@ -44,6 +44,7 @@ LISTS: Final = {
     OverviewMethod.SUBSCRIPTIONS: _List(
         "subscriptions", lambda _, row: Resource.subscription(row.topic, row.subscription)
     ),
+    OverviewMethod.DELIVERIES: _List("deliveries", lambda _, row: Resource.subscription(row.topic, row.subscription)),
     OverviewMethod.FINDINGS: _List("findings", lambda _, row: Resource.topic(row.topic) if row.topic else CLUSTER),
     QueryMethod.NAMES: _List("names", _topic),
     SchemaMethod.SUBJECTS: _List("subjects", lambda _, row: Resource.schema(row.subject)),

@@ -50,7 +50,7 @@ from danube.model.inspect_api import CheckRow, PluginRow, ReaderInfo, TaskTree
 from danube.model.job_api import Job
 from danube.model.limits import MIB, Limits
 from danube.model.log_api import LogLevel
-from danube.model.overview_api import ABSENT_PATIENCE_S, PATIENCE_S, FindingList, SeekPlan, Skipped
+from danube.model.overview_api import ABSENT_PATIENCE_S, PATIENCE_S, FindingList, MessageDeliveries, SeekPlan, Skipped
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 from danube.model.policy_api import PolicyReport
 from danube.model.query_api import LogParts, LogState
@@ -689,6 +689,19 @@ class Admin(Handle[_admin.Admin]):
             LimitExceededError: the topic has as many subscriptions as it may have.
         """
         return self._loop.run(self._inner.create_subscription, topic, subscription, type=type, start=start)
+
+    def find_deliveries(self, topic: str, offset: int) -> MessageDeliveries:
+        """Return who has a message: where it is in each subscription of its topic, at this moment.
+
+        Args:
+            topic: a plain topic or one partition.
+            offset: of the message.
+
+        Raises:
+            NotFoundError: there is no message with this offset, or retention has removed it.
+            FailedPreconditionError: the topic stores nothing (durability ``none``).
+        """
+        return self._loop.run(self._inner.find_deliveries, topic, offset)
 
     def seek_subscription(self, topic: str, subscription: str, position: str | int | datetime) -> None:
         """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message at or after a time."""
