@@ -5,7 +5,7 @@ import { pathToFileURL } from "node:url";
 
 const at = (name) => import(pathToFileURL(`${process.argv[2]}/${name}`));
 const { cell, csv, jsonLines } = await at("csv.js");
-const { compile, FilterError } = await at("filter.js");
+const { compile, FilterError, pointed } = await at("filter.js");
 const { bytes, commandLine, count, duration, milliseconds, plural, quoted, shortCount } = await at("format.js");
 const { fieldsOf, fromBase64, hexDump, Shown, toBase64, valueAt, visible, visibleLines } = await at("payload.js");
 const { POLICIES, shortName } = await at("notation.js");
@@ -26,13 +26,15 @@ const tests = {
   "a filter looks at keys, headers, text and JSON"() {
     const holds = (expression, message = order) => compile(expression)(message);
     for (const expression of [
-      'key == "eu-42"', "key == eu-42", 'key ^= "eu-"', 'key $= "42"', 'header.type ~ "ORDER"', 'value.user.name == "ada"', "value.total > 12",
+      'key == "eu-42"', "key == eu-42", 'key ^= "eu-"', 'key $= "42"', 'header.type ~~ "ORDER"', 'value.user.name == "ada"', "value.total > 12",
       "value.total >= 12.5", "value.total < 13", "value.items[0].sku == a-x", "value.paid == true", "value.gone == null", "value.paid",
-      'not value.user.name == "bob"', '(key == "x" or value.total > 1) and offset == 7', "partition == 0", 'text ~ "SKU"', 'text !~ "timeout"',
+      'not value.user.name == "bob"', '(key == "x" or value.total > 1) and offset == 7', "partition == 0", 'text ~~ "SKU"', 'text !~ "timeout"',
+      'value["user"]["name"] in (bob, "ada")', "time >= 2023-11-14T22:13:20Z", 'value.items ~ "sku"', '"ORDER"',
       "eu-42", "ORDER.created", '"total"', "value.nothing != 3", "not value.nothing", "size > 10", "producer == p",
     ]) assert.equal(holds(expression), true, expression);
     for (const expression of [
       'key == "eu-4"', "value.total > 12.5", 'value.total == "a"', "value.nothing == 1", "value.nothing", 'header.other ~ "x"', 'value.user.name > "b"',
+      'header.type ~ "ORDER"', "partition in (1, 2)", "time > 2024-01-01", "value.items.length",
       "value.items[1].sku == a-x", "value.__proto__ == 1", "value.constructor", "header.constructor", "elsewhere",
     ]) assert.equal(holds(expression), false, expression);
     assert.equal(holds("a timeout", text), true, "words are one text");
@@ -43,10 +45,14 @@ const tests = {
   "a filter that cannot be read says why"() {
     for (const [expression, why] of [
       ["value.a ==", /value is missing/], ["nothing == 1", /not a field/], ['key == "a" value.b', /unexpected/], ["(key == 1", /bracket/],
-      ["key == 1 and", /missing at the end/], ['key == "a', /cannot read|quotes/],
+      ["key == 1 and", /missing at the end/], ['key == "a', /quotes/], ["(key in 1)", /values of in/], ["value[x] == 1", /no path/],
+      ["offset > soon", /no number/], ["time > soon", /no time/], ["(".repeat(60), /nested/],
     ]) {
       assert.throws(() => compile(expression), (error) => error instanceof FilterError && why.test(error.message), expression);
     }
+    assert.throws(() => compile("value.user == and key"), (error) => error.position === 14);
+    assert.deepEqual(pointed("value.user == and key", 14), { text: "value.user == and key", before: 14 });
+    assert.equal(pointed("x".repeat(200), 150).before, 60);
   },
   "short times have the digits that matter"() {
     for (const [seconds, shown] of [[0, "0.00 ms"], [0.00035, "0.35 ms"], [0.0042, "4.2 ms"], [0.12, "120 ms"], [2.5, "2.5 s"], [NaN, "–"]]) assert.equal(milliseconds(seconds), shown);

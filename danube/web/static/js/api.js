@@ -181,3 +181,18 @@ export async function follow(path, query, { signal, onEvents, onState = () => {}
     pause = Math.min(pause * 2, 10_000);
   }
 }
+
+/** Posts a body and reads the events of the answer until it ends; rejects with Problem, or AbortError once `signal` aborts. */
+export async function stream(path, query, body, { signal, onEvents }) {
+  const headers = headersOf({ Accept: "text/event-stream", "Content-Type": "application/json" });
+  const response = await fetch(urlOf(path, query), { method: "POST", signal, headers, credentials: "omit", body: JSON.stringify(body) });
+  if (response.status === 401) onUnauthenticated();
+  if (!response.ok) throw await problemOf(response);
+  const [parser, decoder, reader] = [new EventParser(), new TextDecoder(), response.body.getReader()];
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = parser.feed(decoder.decode(value, { stream: true }));
+    if (events.length) onEvents(events);
+  }
+}

@@ -8,6 +8,7 @@ import { html, useMemo, useState } from "../lib.js";
 import { hexDump, Shown, visible, visibleLines } from "../payload.js";
 import { Button, copyText, Facts, notify } from "../ui.js";
 import { PublishDialog } from "./publish.js";
+import { WhoHasIt } from "./who.js";
 
 const MOST_TEXT = 200_000;
 const MOST_NODES = 200;
@@ -58,6 +59,7 @@ export function MessageView({ topic, message: part, fields, onFields, onFilter, 
       ${view === "json" && html`<div class="tree"><${Node} value=${message.json} path="" fields=${fields} onFields=${onFields} onFilter=${onFilter} depth=${0} /></div>`}
       ${view === "text" && html`<${TextView} text=${message.text} />`}
       ${view === "hex" && html`<${HexView} data=${message.bytes} />`}
+      <${WhoHasIt} topic=${topic} message=${message} />
     </div>
     ${again && html`<${PublishDialog} topic=${topic} message=${message} onClose=${() => setAgain(false)} />`}
   </aside>`;

@@ -2,11 +2,12 @@
 
 import { follow, get, rowsOf, topicPath } from "../api.js";
 import { csv, download, jsonLines } from "../csv.js";
-import { compile, FilterError } from "../filter.js";
-import { bytes, commandLine, count, plural, shortTime, time } from "../format.js";
+import { compile, FilterError, pointed } from "../filter.js";
+import { bytes, commandLine, count, plural, shortCount, shortTime, time } from "../format.js";
 import { parseRoute, replaceQuery, topicHref, useKey, useStored } from "../hooks.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { fieldsOf, Shown, valueAt, visible } from "../payload.js";
+import { useSearch } from "../search.js";
 import { TailBuffer } from "../tail.js";
 import { Button, Cli, Empty, notify, ProblemBox } from "../ui.js";
 import { MessageView } from "./message.js";
@@ -130,14 +131,22 @@ export function MessagesTab({ topic, info, query }) {
   const live = place === "live";
   const messages = useMessages(topic, query.from ?? "", limit, query.partition ?? "");
   const tail = useTail(topic, live, query.partition ?? "");
-  const loaded = live ? tail.buffer.rows : messages.rows;
+  const search = useSearch(topic, query.partition ?? "");
+  const searched = search.filter !== "";
+  const loaded = searched ? search.rows : live ? tail.buffer.rows : messages.rows;
   const { predicate, problem } = useMemo(() => compiled(expression), [expression]);
   const found = useMemo(() => {
+    if (searched) return loaded;
     const rows = predicate ? loaded.filter(predicate) : loaded;
     return place === "newest" || live ? rows.toReversed() : rows;
-  }, [loaded, predicate, place]);
+  }, [loaded, predicate, place, searched]);
+  const searchAll = (event) => {
+    event.preventDefault();
+    if (predicate && !live) search.start(expression, query.from && !query.from.startsWith("-") ? query.from : "earliest");
+  };
   const go = (changes) => {
     setOpen(null);
+    search.close();
     location.hash = topicHref(topic, { ...parseRoute(location.hash).query, at: undefined, ...changes });
   };
   useEffect(() => {
@@ -174,9 +183,10 @@ export function MessagesTab({ topic, info, query }) {
           ${[50, 200, 500, 1000].map((number) => html`<option value=${number}>${count(number)}</option>`)}</select>
           <${Button} icon="refresh" label="Load again" onClick=${messages.reload} />`}
         ${live && html`<${Button} kind=${tail.buffer.paused ? "primary" : ""} icon=${tail.buffer.paused ? "play" : "pause"} onClick=${tail.toggle}>${tail.buffer.paused ? "Continue" : "Pause"}<//>`}
-        <span class="filter-box grow"><input type="search" spellcheck=${false} placeholder='Filter: words, or  key == "42" and value.total > 10' aria-label="Filter messages"
+        <form class="filter-box grow" onSubmit=${searchAll}><input type="search" spellcheck=${false} placeholder='Filter: words, or  key == "42" and value.total > 10' aria-label="Filter messages"
           aria-invalid=${problem ? "true" : undefined} aria-describedby="filter-state" value=${expression} onInput=${(event) => setExpression(event.target.value)} />
-        </span>
+          ${!live && html`<${Button} icon="search" disabled=${!predicate} title="Search the whole topic, from the place on the left" onClick=${searchAll}>Search all<//>`}
+        </form>
         <details class="menu"><summary class="button" aria-label="Saved filters">Saved</summary><div>
           <${Button} small disabled=${!expression.trim() || Boolean(problem)} onClick=${keep}>Save this filter<//>
           ${saved.map((each) => html`<p class="saved"><button type="button" class="link mono" onClick=${() => setExpression(each)}>${each}</button>
@@ -189,33 +199,60 @@ export function MessagesTab({ topic, info, query }) {
         </div></details>
       </div>
       <p class="state-line" id="filter-state" role="status">${problem
-        ? html`<span class="error-text">${problem}</span>`
-        : html`${predicate ? html`<strong>${plural(found.length, "match", "matches")}</strong> in the ${plural(loaded.length, "message")} loaded` : html`${plural(loaded.length, "message")} loaded`}${live && liveText(tail)}${
+        ? html`<span class="error-text">${problem.message}</span>`
+        : searched ? html`<${SearchState} search=${search} />` : html`${predicate ? html`<strong>${plural(found.length, "match", "matches")}</strong> in the ${plural(loaded.length, "message")} loaded` : html`${plural(loaded.length, "message")} loaded`}${live && liveText(tail)}${
           !live && loaded.length > 0 && !predicate ? ` · offsets ${count(loaded[0].offset)} to ${count(loaded.at(-1).offset)}` : ""}`}</p>
-      <${ProblemBox} error=${messages.error} retry=${messages.reload} what="The messages could not be read" />
+      ${problem && html`<${Pointer} expression=${expression} position=${problem.position} />`}
+      ${searched && html`<${ProblemBox} error=${search.error} what="The search has failed" />`}
+      <${ProblemBox} error=${searched ? null : messages.error} retry=${messages.reload} what="The messages could not be read" />
       ${live && tail.status.message && html`<${ProblemBox} error=${tail.status} what="The live tail is interrupted" />`}
       <div class=${`split ${shown || linked.error ? "with-detail" : ""}`}>
         <${Rows} rows=${found} fields=${fields} selected=${shown?.id} onOpen=${show} partitions=${info.partitions} loading=${messages.loading}
-          empty=${emptyText({ topic, live, loading: messages.loading, loaded, predicate, onMore: messages.next ? messages.loadMore : null })} />
+          empty=${searched ? emptySearch(search) : emptyText({ topic, live, loading: messages.loading, loaded, predicate, onMore: messages.next ? messages.loadMore : null })} />
         ${shown && html`<${MessageView} key=${shown.id} topic=${topic} message=${shown} fields=${fields} onFields=${setFields} onFilter=${setExpression}
           onClose=${() => show(null)} onStep=${step} />`}
         ${!shown && linked.error && html`<aside class="detail"><${ProblemBox} error=${linked.error} what="The linked message could not be read" /></aside>`}
       </div>
-      ${!live && loaded.length > 0 && loaded.length < MOST_LOADED && html`<div class="more actions">
+      ${!live && !searched && loaded.length > 0 && loaded.length < MOST_LOADED && html`<div class="more actions">
         ${info.partitions === 0 && loaded[0].number > Number(info.start_offset) && html`<${Button} small disabled=${messages.loading} onClick=${() => messages.loadOlder(Number(info.start_offset))}>${count(limit)} older<//>`}
         ${messages.next && html`<${Button} small disabled=${messages.loading} onClick=${messages.loadMore}>${count(limit)} newer<//>`}</div>`}
     </div>
-    <${Cli} line=${cliOf(topic, query.from, limit)} />
+    <${Cli} line=${searched ? commandLine("danube", "search", topic, search.filter) : cliOf(topic, query.from, limit)} />
   </div>`;
 }
 
 function compiled(expression) {
   try {
-    return { predicate: compile(expression), problem: "" };
+    return { predicate: compile(expression), problem: null };
   } catch (error) {
     if (!(error instanceof FilterError)) throw error;
-    return { predicate: null, problem: error.message };
+    return { predicate: null, problem: error };
   }
+}
+
+/** The filter with a caret below the character at which it stops making sense. */
+function Pointer({ expression, position }) {
+  const { text, before } = pointed(expression, position);
+  return html`<pre class="pointer" aria-hidden="true">${`${visible(text)}\n${" ".repeat(before)}^`}</pre>`;
+}
+
+const REASONS = { complete: "searched to the end", matches: "a search ends after 1,000 matches", bytes: "a search ends after 8 MiB of matches", time: "a search ends after 10 minutes" };
+
+/** How far a search is, and what can be done about it. */
+function SearchState({ search }) {
+  const { progress, end, running, rows } = search;
+  const share = progress && progress.total ? Math.min(1, progress.scanned / progress.total) : 0;
+  return html`<span class="search-state"><strong>${plural(rows.length, "match", "matches")}</strong>
+    <span>${progress ? `${count(progress.scanned)} of ${plural(progress.total, "message")} searched` : running ? "searching …" : ""}${progress && running ? ` · ${shortCount(progress.per_second)} a second` : ""}${end ? ` · ${REASONS[end.reason] ?? end.reason}` : running ? "" : " · stopped"}</span>
+    ${running && html`<progress max="1" value=${share} aria-label="Progress of the search"></progress>`}
+    ${running && html`<${Button} small icon="pause" onClick=${search.stop}>Stop<//>`}
+    ${end && end.reason !== "complete" && html`<${Button} small icon="search" onClick=${search.more}>Search on<//>`}
+    <${Button} small kind="plain" icon="close" onClick=${search.close}>Close the search<//></span>`;
+}
+
+function emptySearch({ running }) {
+  if (running) return html`<p class="loading" role="status">Searching …</p>`;
+  return html`<${Empty} title="No message matches">Change the filter, or search from an earlier place.<//>`;
 }
 
 function choosePlace(place, go, info) {
@@ -260,7 +297,7 @@ function liveText({ buffer, status }) {
 function emptyText({ topic, live, loading, loaded, predicate, onMore }) {
   if (loading) return html`<p class="loading" role="status">Loading …</p>`;
   if (loaded.length && predicate) {
-    return html`<${Empty} title="No loaded message matches">${onMore ? "Load more, or start somewhere else: the filter looks only at what is loaded." : "The filter looks only at what is loaded."}<//>`;
+    return html`<${Empty} title="No loaded message matches">${onMore ? "The filter looks only at what is loaded; Search all looks at the whole topic." : "The filter looks only at what is loaded."}<//>`;
   }
   if (live) return html`<${Empty} title="Waiting for messages">New messages appear here as they are published.<//>`;
   return html`<${Empty} title="There are no messages here" cli=${`echo '{"id": 1}' | ${commandLine("danube", "produce", topic)}`} />`;
