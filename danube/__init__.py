@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from danube.client import Client, connect
     from danube.client import Telemetry as Telemetry  # not in __all__: it may not be installed
+    from danube.model.errors import SchemaError
     from danube.model.version import __version__
     from danube.schema.typed import Avro, Json, Protobuf, Subject
 
-__all__ = ["Avro", "Client", "Json", "Protobuf", "Subject", "__version__", "connect"]
+__all__ = ["Avro", "Client", "Json", "Protobuf", "SchemaError", "Subject", "__version__", "connect"]
 
 
 def _leave(_number: int, _frame: object) -> None:
@@ -64,6 +65,10 @@ def __getattr__(name: str) -> "Any":
         from danube import client
 
         return getattr(client, name)
+    if name == "SchemaError":
+        from danube.model.errors import SchemaError
+
+        return SchemaError
     if name in ("Avro", "Json", "Protobuf", "Subject"):
         from danube.schema import typed
 

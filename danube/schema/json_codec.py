@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,8 @@ __all__ = ["JsonTextCodec", "JsonTypeCodec", "PydanticCodec"]
 
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REF: Final = "#/$defs/"
+_MISFITS: Final = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+"""What encoding a value that does not fit may raise."""
 _MOST_INLINED: Final = 1_000
 """References that are replaced in one schema; a schema with more keeps them all."""
 
@@ -43,9 +46,18 @@ class JsonTypeCodec(ValueCodec[Any]):
         try:
             payload = self._encode(value)
             self._decode(payload)
-        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except _MISFITS as error:
             raise misfit(error) from error
         return payload
+
+    def encode_many(self, values: Sequence[Any]) -> list[bytes]:
+        """Return the JSON of values; as :meth:`ValueCodec.encode_many`."""
+        try:
+            payloads = list(map(self._encode, values))
+            deque(map(self._decode, payloads), maxlen=0)
+        except _MISFITS:
+            return super().encode_many(values)  # which reports the index
+        return payloads
 
     def _decoder(self, writer: Source | None) -> Callable[[bytes], Any]:
         decode = self._decode
@@ -118,7 +130,7 @@ class JsonTextCodec(ValueCodec[Any]):
         try:
             payload = msgspec.json.encode(value)
             why = self._check(msgspec.json.decode(payload))
-        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except _MISFITS as error:
             raise misfit(error) from error
         if why is not None:
             raise misfit(why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from danube.model.errors import SchemaError
@@ -31,7 +31,7 @@ class ValueCodec(ABC, Generic[V]):
             SchemaError: the value does not fit the schema; the message names the field.
         """
 
-    def encode_many(self, values: Iterable[V]) -> list[bytes]:
+    def encode_many(self, values: Sequence[V]) -> list[bytes]:
         """Return the payloads of values.
 
         Raises:
