@@ -94,7 +94,7 @@ async def test_sealed_and_new_messages_are_searched(tmp_path: Path) -> None:
         assert end.data["scanned"] == 6
         _, end = await search(web, "", max_bytes=1_000)
         assert end.data["reason"] == "bytes"
-        assert search_processes() == [process]
+        assert process in search_processes(), "a second one may have begun while the first was still ending its search"
 
         narrowed, end = await search(web, 'offset >= 995 and key == "k1"')
         assert ([each.data["offset"] for each in narrowed], end.data["total"]) == ([995], 5)
