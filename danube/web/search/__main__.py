@@ -33,7 +33,8 @@ _RECONNECT_S: Final = 1.0
 _CPU_BEYOND_S: Final = 30
 """Processor time beyond ``max_s`` of a search after which the kernel ends the process."""
 _DESCRIPTOR_BYTES: Final = 4
-_NICE: Final = 10
+_NICE: Final = 19
+"""The lowest priority of the usual scheduling class: any other work of the machine comes first."""
 
 
 class _Process:
@@ -165,6 +166,8 @@ def main() -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (memory, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.nice(_NICE)
+    with suppress(PermissionError):  # a container may forbid it, and the lowest priority is nearly the same
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it does not interrupt others when it wakes up
     trio.run(_run)
 
 
