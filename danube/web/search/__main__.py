@@ -93,10 +93,11 @@ class _Process:
         connection: socket.socket,
     ) -> None:
         _limit_processor_time(job.max_s)
+        last = b""
         try:
             with scope:
                 try:
-                    await self._with_client(job, own, token, has_tls, connection)
+                    last = await self._with_client(job, own, token, has_tls, connection)
                 except MemoryError as error:
                     raise InternalError("the search needs more memory than search_memory_bytes") from error
         except Exception as error:  # noqa: BLE001 - reported to the caller, and printed if it is a bug
@@ -107,16 +108,16 @@ class _Process:
                 sys.excepthook(type(found), found, found.__traceback__)
             body = problem_of(found).body
             assert isinstance(body, bytes)
-            with suppress(OSError):
-                await self._send(EVENTS, event_text(body, name="error"))
+            last = event_text(body, name="error")
         finally:
             connection.close()
         with suppress(OSError):
-            await self._send(LEFT)
+            await self._send(LEFT, last)
 
     async def _with_client(
         self, job: Job, own: list[str], token: Secret | None, has_tls: bool, connection: socket.socket
-    ) -> None:
+    ) -> bytes:
+        """Search, and return the last event."""
         given = [connection]
 
         async def dial(host: str, port: int) -> Any:
@@ -139,7 +140,9 @@ class _Process:
             reconnect_timeout_s=_RECONNECT_S,
             environment=Environment(connect=dial),
         ) as client:
-            await Search(client, job, EventReport(send, job.payload_bytes)).run()
+            report = EventReport(send, job.payload_bytes)
+            await Search(client, job, report).run()
+        return report.last
 
 
 def _limit_processor_time(seconds: float) -> None:

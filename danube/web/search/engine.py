@@ -65,11 +65,15 @@ class EventReport:
     Args:
         send: takes events, and waits until more may follow.
         payload_bytes: beyond which a payload is cut.
+
+    Attributes:
+        last: the event ``end``, which is not sent; empty before.
     """
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], payload_bytes: int) -> None:
         self._send = send
         self._payload_bytes = payload_bytes
+        self.last = b""
 
     def match(self, found: Found, positions: Mapping[int, int]) -> bytes:
         """Return an event ``match``."""
@@ -85,8 +89,9 @@ class EventReport:
         await self._send(event_text(msgspec.json.encode(progress), name="progress"))
 
     async def end(self, end: SearchEnd) -> None:
-        """Send the event ``end``."""
-        await self._send(event_text(msgspec.json.encode(end), name="end"))
+        """Keep the event ``end``."""
+        await trio.lowlevel.checkpoint()
+        self.last = event_text(msgspec.json.encode(end), name="end")
 
 
 class Search:

@@ -32,7 +32,7 @@ STOP: Final = 2
 EVENTS: Final = 3
 """Process: events for the caller."""
 LEFT: Final = 4
-"""Process: the search is over, and it can take another one."""
+"""Process: the search is over, and it can take another one. Its data are the last events for the caller."""
 
 _HEAD: Final = struct.Struct(">IB")
 _MAX_BYTES: Final = 64 * 1024 * 1024

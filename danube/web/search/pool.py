@@ -127,13 +127,15 @@ class SearchPool:
                             await process.send(frame(JOB, data), theirs.fileno())
                     except OSError as error:
                         raise self._ended(process) from error
-                await self._pass_on(process, sink)
+                last = await self._pass_on(process, sink)
                 left = True
             finally:
                 self._release(process, left)
             nursery.cancel_scope.cancel()
+        await sink.send(last)  # now the process is free for what the caller does next
 
-    async def _pass_on(self, process: _Process, sink: TextSink) -> None:
+    async def _pass_on(self, process: _Process, sink: TextSink) -> bytes:
+        """Pass on events until the search is over; return the last ones."""
         while True:
             with trio.move_on_after(self._limits.search_silence_s) as waiting:
                 frames = await process.receive()
@@ -151,11 +153,11 @@ class SearchPool:
                 )
             if not frames:
                 raise self._ended(process)
-            events = b"".join(data for kind, data in frames if kind == EVENTS)
+            events = b"".join(data for kind, data in frames if kind in (EVENTS, LEFT))
+            if any(kind == LEFT for kind, _ in frames):
+                return events
             if events:
                 await sink.send(events)
-            if any(kind == LEFT for kind, _ in frames):
-                return
 
     def _ended(self, process: _Process) -> UnavailableError:
         return UnavailableError(

@@ -98,14 +98,17 @@ async function problemOf(response) {
 
 /** One call; resolves to the parsed body (null without one), rejects with Problem. With `quiet` a 401 asks for no login. */
 export async function call(method, path, options = {}) {
+  const text = await (await answered(method, path, options)).text();
+  return text ? JSON.parse(text) : null;
+}
+
+/** The response of a call, whose body was not read yet; rejects with Problem. */
+async function answered(method, path, options) {
   const response = await send(method, path, options);
-  if (response.ok) {
-    const text = await response.text();
-    return text ? JSON.parse(text) : null;
-  }
+  if (response.ok) return response;
   const problem = await problemOf(response);
   // Another tab has logged in, so that the session, and its CSRF token, are others: learn them, and try once more.
-  if (problem.code === "csrf" && !options.again && (await askWho())) return call(method, path, { ...options, again: true });
+  if (problem.code === "csrf" && !options.again && (await askWho())) return answered(method, path, { ...options, again: true });
   if (problem.status === 401 && !options.quiet) onUnauthenticated();
   throw problem;
 }
@@ -184,10 +187,7 @@ export async function follow(path, query, { signal, onEvents, onState = () => {}
 
 /** Posts a body and reads the events of the answer until it ends; rejects with Problem, or AbortError once `signal` aborts. */
 export async function stream(path, query, body, { signal, onEvents }) {
-  const headers = headersOf({ Accept: "text/event-stream", "Content-Type": "application/json" });
-  const response = await fetch(urlOf(path, query), { method: "POST", signal, headers, credentials: "omit", body: JSON.stringify(body) });
-  if (response.status === 401) onUnauthenticated();
-  if (!response.ok) throw await problemOf(response);
+  const response = await answered("POST", path, { query, body, signal, headers: { Accept: "text/event-stream" } });
   const [parser, decoder, reader] = [new EventParser(), new TextDecoder(), response.body.getReader()];
   for (;;) {
     const { value, done } = await reader.read();
