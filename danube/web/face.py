@@ -27,6 +27,7 @@ from danube.web import (
     pulls,
     reading,
     searching,
+    security,
     sessions,
 )
 from danube.web.administration import Handler
@@ -60,6 +61,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     **searching.HANDLERS,
     **sessions.HANDLERS,
     **dead_letters.HANDLERS,
+    **security.HANDLERS,
 }
 
 

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from danube.http._problem import Problem
-from danube.model import api, cluster_api, connection_api, history_api, job_api, overview_api, policy_api, stage_api
+from danube.model import (
+    api,
+    cluster_api,
+    connection_api,
+    history_api,
+    job_api,
+    overview_api,
+    policy_api,
+    stage_api,
+)
 from danube.model.cluster_api import ClusterMethod
 from danube.model.connection_api import ConnectionMethod
 from danube.model.history_api import HistoryMethod
@@ -40,6 +49,7 @@ from danube.web.route import (
     Parameter,
     Route,
 )
+from danube.web.security_routes import SECURITY_ROUTES
 from danube.web.twins import twin, without
 
 __all__ = ["API", "BYTES", "EVENTS", "JSON", "NDJSON", "ROUTES", "TEXT", "Parameter", "Problem", "Route"]
@@ -528,6 +538,8 @@ ROUTES: Final[tuple[Route, ...]] = (
             ("drop", "Give dead letters up: they count as done, and are not replayed any more.", (), letters.Choice),
         )
     ),
+    # Access control
+    *SECURITY_ROUTES,
     # Jobs, storages and stages
     Route(
         "GET",

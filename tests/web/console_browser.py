@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -70,6 +71,20 @@ class Console:
         ids = [each["ack_id"] for each in pulled["messages"]]
         assert len(ids) == acknowledge
         assert self.call("POST", f"{path}:ack", {"ack_ids": ids})["settled"] == acknowledge
+
+    def fail(self, topic: str, subscription: str, reasons: Sequence[str]) -> None:
+        """Let a message fail for each reason, so that it becomes a dead letter of a subscription."""
+        path = f"topics{topic}/subscriptions/{subscription}"
+        self.call("POST", f"{path}:pull", {"start": "latest"})
+        self.call("PATCH", f"{path}/policy", {"max_redelivery_count": 0, "poison": "dead_letter"})
+        self.publish(topic, orders(len(reasons)))
+        pulled = self.call("POST", f"{path}:pull", {"max": len(reasons), "wait_s": 10})["messages"]
+        for message, reason in zip(pulled, reasons, strict=True):
+            self.call("POST", f"{path}:nack", {"ack_ids": [message["ack_id"]], "reason": reason})
+        deadline = time.monotonic() + TIMEOUT_MS / 1000
+        while len(self.call("GET", f"{path}/dlq")["letters"]) < len(reasons):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def orders(count: int, start: int = 0) -> list[dict[str, Any]]:

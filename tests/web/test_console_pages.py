@@ -203,7 +203,7 @@ def test_change_the_retention_of_a_topic_in_a_new_namespace_after_a_dry_run(cons
     assert console.call("GET", "topics/shop/kept")["retention"]["max_age_s"] == 7 * 86_400
 
 
-def test_log_in_with_a_token_that_the_browser_does_not_keep(chromium: Browser, tmp_path: Path) -> None:
+def test_log_in_with_a_token_that_the_browser_does_not_keep(chromium: Browser, tmp_path: Path, axe: str) -> None:
     data, config = tmp_path / "data", tmp_path / "danube.toml"
     made = [
         "init",
@@ -240,6 +240,13 @@ def test_log_in_with_a_token_that_the_browser_does_not_keep(chromium: Browser, t
         dialog.get_by_role("button", name="Log in").click()
         expect(page.locator("main")).to_contain_text("/system/audit-b1")
         expect(page.locator("#side")).to_contain_text("user:admin")
+        page.locator("#side").get_by_role("link", name="Security").click()
+        for tab in ("Bindings", "Roles", "API keys", "Signing keys", "Revoked tokens", "Principals"):
+            page.get_by_role("link", name=tab, exact=True).click()
+            expect(page.locator("main table, main .empty")).to_be_visible()
+            assert _violations(console, axe, f"/security, {tab}") == []
+        expect(page.locator("main table")).to_contain_text("user:admin")
+        console.open("/topics")
         page.get_by_role("button", name="Create a topic").click()
         page.get_by_label("Name: /namespace/topic").fill("/default/guarded")
         page.get_by_role("button", name="Create", exact=True).click()
@@ -270,6 +277,48 @@ def test_log_in_with_a_token_that_the_browser_does_not_keep(chromium: Browser, t
         assert [each for each in console.errors if "401" not in each and "403" not in each] == []
 
 
+def test_replay_and_drop_dead_letters(console: Console) -> None:
+    page = console.page
+    console.call("POST", "topics", {"topic": "/default/failing"})
+    console.fail("/default/failing", "fraud", ["card refused"] * 3 + ["no such user"] * 2)
+    console.open("/subscriptions/default/failing/fraud")
+    page.get_by_role("link", name="Dead letters", exact=True).click()
+    reasons = page.locator(".reasons")
+    expect(reasons).to_contain_text("5 wait")
+    reasons.get_by_role("button", name="no such user").click()
+    expect(page.locator("main table tbody tr")).to_have_count(2)
+    page.get_by_role("button", name="Replay these …").click()
+    effect = page.locator(".effect")
+    expect(effect).to_contain_text("2 letters would be replayed")
+    expect(effect).to_contain_text("2 messages to /default/failing")
+    command = "danube dlq replay /default/failing-fraud-dlq --reason 'no such user'"
+    expect(page.locator("dialog .cli code")).to_have_text(command)
+    page.get_by_label(re.compile("^To; empty")).fill("/default/nowhere")
+    expect(page.locator("dialog .hint.warn")).to_contain_text("It cannot be told what would happen")
+    expect(page.get_by_role("button", name="Replay", exact=True)).to_be_disabled()
+    page.get_by_label(re.compile("^To; empty")).fill("")
+    page.get_by_role("button", name="Replay", exact=True).click()
+    expect(page.get_by_text("2 letters replayed to /default/failing")).to_be_visible()
+    expect(reasons).to_contain_text("3 wait")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator("main table tbody tr")).to_have_count(3)
+    page.get_by_role("checkbox", name="Choose offset 1").check()
+    page.get_by_role("button", name="Drop chosen …").click()
+    command = "danube dlq drop /default/failing-fraud-dlq --offset 0:1"
+    expect(page.locator("dialog .cli code")).to_have_text(command)
+    expect(effect).to_contain_text("1 letter would be dropped")
+    page.get_by_role("button", name="Drop", exact=True).click()
+    expect(reasons).to_contain_text("2 wait")
+    page.get_by_label("replayed and dropped ones, too").check()
+    expect(page.locator("main table")).to_contain_text("done")
+    left = console.call("GET", "topics/default/failing/subscriptions/fraud/dlq")
+    assert [each["offset"] for each in left["letters"]] == [0, 2]
+    assert console.call("GET", "topics/default/failing")["end_offset"] == 7
+    # The refused dry run is the only thing that the browser reports.
+    assert all("404" in each for each in console.errors)
+    console.errors.clear()
+
+
 # --- All pages
 
 PLACES = (
@@ -285,6 +334,8 @@ PLACES = (
     "/topics/default/parts?tab=partitions",
     "/subscriptions",
     "/subscriptions/default/looked/billing",
+    "/subscriptions/default/looked/billing?tab=dead-letters",
+    "/subscriptions/default/looked/fraud?tab=dead-letters",
     "/storage",
     "/jobs",
     "/connections",
@@ -302,6 +353,7 @@ def looked(chromium: Browser, broker_url: str) -> str:
         maker.call("PATCH", "topics/default/looked/policies", {"message_ttl_s": 3600.0})
         maker.publish("/default/looked", orders(60))
         maker.subscribe("/default/looked", "billing", 20)
+        maker.fail("/default/looked", "fraud", ["no such user", "card refused", "card refused"])
     return broker_url
 
 
@@ -314,9 +366,14 @@ def test_axe_finds_no_violation(theme: str, chromium: Browser, looked: str, axe:
             console.page.wait_for_selector("main h1")
             expect(console.page.locator("main .loading")).to_have_count(0)
             found += _violations(console, axe, place)
-        console.open("/topics/default/looked")
-        for button in ("Publish", "Delete …"):
-            console.page.get_by_role("button", name=button).click()
+        for place, button in (
+            ("/topics/default/looked", "Publish"),
+            ("/topics/default/looked", "Delete …"),
+            ("/topics/default/looked?tab=policies", "Set … max_consumers"),
+            ("/subscriptions/default/looked/fraud?tab=dead-letters", "Replay all …"),
+        ):
+            console.open(place)
+            console.page.get_by_role("button", name=button, exact=True).click()
             found += _violations(console, axe, button)
             console.page.keyboard.press("Escape")
         console.page.keyboard.press("/")

@@ -49,6 +49,7 @@ def target_of(route: Route) -> str:
         "subscription": "billing",
         "storage": "default",
         "id": "b1-999",
+        "subject": "service:nobody",
         "partition": "0",
         "offset": "0",
     }

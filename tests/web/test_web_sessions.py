@@ -164,7 +164,7 @@ async def test_other_pages_get_nothing_by_the_cookie(tmp_path: Path) -> None:
         refused = await broker.web.ask(
             "POST", SESSION, {"token": token_of(broker.proof("user:admin"))}, {"Origin": "http://evil.example"}
         )
-        assert refused.status == 403, "nobody is logged in as somebody else by another page"
+        assert refused.status == 403, "another page logs no browser in, with a token of its own, say"
         for kind in ("text/plain", "application/x-www-form-urlencoded"):
             said = await broker.web.ask("POST", SESSION, b'{"token": "x"}', kind=kind)
             assert said.status == 415, "what forms can send is no login"
@@ -268,7 +268,7 @@ async def test_guesses_of_tokens_are_slowed_down_and_audited(tmp_path: Path) -> 
             assert (await client.security.who_am_i()).subject == "user:admin", "a known credential is not kept out"
 
 
-async def test_without_access_control_nobody_logs_in(tmp_path: Path) -> None:
+async def test_without_access_control_logins_are_refused(tmp_path: Path) -> None:
     async with web_broker(tmp_path) as web:
         state = await web.get(SESSION)
         assert (state["subject"], state["secured"], state["csrf"]) == ("user:anonymous", False, "")

@@ -1,6 +1,6 @@
 // The frame of the console: navigation, search, theme, keys, and the page that the address names.
 
-import { askWho, logOut, whenUnauthenticated, whoIs } from "./api.js";
+import { askWho, logOut, may, whenUnauthenticated, whoIs } from "./api.js";
 import { HelpDialog, LoginDialog, SearchDialog } from "./dialogs.js";
 import { duration } from "./format.js";
 import { href, useKey, useMenus, useRoute, useWho } from "./hooks.js";
@@ -10,6 +10,7 @@ import { ConfigurationPage } from "./pages/configuration.js";
 import { ConnectionsPage } from "./pages/connections.js";
 import { JobsPage } from "./pages/jobs.js";
 import { OverviewPage } from "./pages/overview.js";
+import { SecurityPage } from "./pages/security.js";
 import { StoragePage } from "./pages/storage.js";
 import { SubscriptionPage } from "./pages/subscription.js";
 import { SubscriptionsPage } from "./pages/subscriptions.js";
@@ -29,6 +30,7 @@ const PAGES = [
   ["connections", "Connections"],
   ["configuration", "Configuration"],
   ["cluster", "Cluster"],
+  ["security", "Security", (who) => who?.secured && may("ManageSecurity")],
 ];
 const SIMPLE = {
   storage: StoragePage,
@@ -36,6 +38,7 @@ const SIMPLE = {
   connections: ConnectionsPage,
   configuration: ConfigurationPage,
   cluster: ClusterPage,
+  security: SecurityPage,
 };
 
 /** The page of an address, with the parts of its title. */
@@ -53,7 +56,7 @@ function pageOf({ parts, query }) {
   }
   if (place === "subscriptions" && !rest.length) return { place, crumbs: [], page: html`<${SubscriptionsPage} />` };
   if (place === "overview" && !rest.length) return { place, crumbs: [], page: html`<${OverviewPage} />` };
-  if (SIMPLE[place] && !rest.length) return { place, crumbs: [], page: html`<${SIMPLE[place]} />` };
+  if (SIMPLE[place] && !rest.length) return { place, crumbs: [], page: html`<${SIMPLE[place]} query=${query} />` };
   return { place: "", crumbs: [], page: html`<${NoPage} />` };
 }
 
@@ -116,9 +119,11 @@ function Who() {
 function Side({ place, open, figures, theme, onTheme }) {
   const unwell = (figures.subscriptions ?? []).filter((row) => urgency(row) >= 3).length;
   const broker = figures.broker;
+  const who = useWho();
+  const pages = PAGES.filter((page) => !page?.[2] || page[2](who));
   return html`<section class="side ${open ? "open" : ""}" id="side" aria-label="Console">
     <a class="brand" href="#/"><img src="static/logo.svg" alt="" />Danube</a>
-    <nav aria-label="Pages">${PAGES.map((page) =>
+    <nav aria-label="Pages">${pages.map((page) =>
       page
         ? html`<a href=${page[0] === "overview" ? "#/" : href(page[0])} aria-current=${page[0] === place ? "page" : undefined}>
             <${Icon} name=${page[0]} />${page[1]}

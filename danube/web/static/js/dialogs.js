@@ -1,6 +1,6 @@
 // Dialogs of the frame: search, help, login.
 
-import { logIn } from "./api.js";
+import { logIn, may, whoIs } from "./api.js";
 import { href, subscriptionHref, topicHref } from "./hooks.js";
 import { html, useState } from "./lib.js";
 import { Button, Dialog, Empty, ProblemBox } from "./ui.js";
@@ -9,7 +9,7 @@ const MOST_HITS = 12;
 
 /** What a search can open: topics, subscriptions, pages. */
 function targets(figures) {
-  const pages = ["topics", "subscriptions", "storage", "jobs", "connections", "configuration", "cluster"];
+  const pages = ["topics", "subscriptions", "storage", "jobs", "connections", "configuration", "cluster", ...(whoIs()?.secured && may("ManageSecurity") ? ["security"] : [])];
   return [
     ...(figures.topics ?? []).map((row) => ({ kind: "topic", text: row.topic, to: topicHref(row.topic) })),
     ...(figures.subscriptions ?? []).map((row) => ({
