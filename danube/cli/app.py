@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "policies": "danube.cli.policies:policies_app",
     "dlq": "danube.cli.dlq:dlq_app",
     "stages": "danube.cli.stages:stages_app",
+    "definitions": "danube.cli.definitions:definitions_app",
     "jobs": "danube.cli.jobs:jobs_app",
     "connections": "danube.cli.connections:connections_app",
     "storage": "danube.cli.storage:storage_app",

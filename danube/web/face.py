@@ -22,6 +22,7 @@ from danube.web import (
     administration,
     attached,
     dead_letters,
+    defining,
     inspecting,
     monitoring,
     pulls,
@@ -54,6 +55,7 @@ __all__ = ["WebFace", "face"]
 _HANDLERS: Final[Mapping[str, Handler]] = {
     **administration.HANDLERS,
     **attached.HANDLERS,
+    **defining.HANDLERS,
     **inspecting.HANDLERS,
     **monitoring.HANDLERS,
     **reading.HANDLERS,

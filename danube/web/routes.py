@@ -32,6 +32,7 @@ from danube.model.query_api import QueryMethod
 from danube.model.security_api import SecurityMethod
 from danube.model.stage_api import StageMethod
 from danube.web import bodies, letters
+from danube.web.definition_routes import DEFINITION_ROUTES
 from danube.web.inspect_routes import INSPECT_ROUTES
 from danube.web.lists import MOST
 from danube.web.route import (
@@ -585,6 +586,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     # What is attached to topics, and the broker from within
     *INSPECT_ROUTES,
+    *DEFINITION_ROUTES,
 )
 """The table."""
 

@@ -35,10 +35,14 @@ BODIES: dict[str, Any] = {
     "skip_messages": {"messages": 1},
     "ack_messages": {"ack_ids": []},
     "nack_messages": {"ack_ids": []},
+    "apply_definitions": {"definitions": {"topics": {"/shop/fresh": {}}}},
+    "plan_definitions": {"definitions": {}},
     "expand_topic": {"partitions": 2},
     "extend_messages": {"ack_ids": []},
     "search_messages": {"filter": "x"},
 }
+PIECEWISE = ("export_definitions", "plan_definitions", "apply_definitions")
+"""They make a call for each thing that there is, or that is to change, and each is judged by itself."""
 
 
 def target_of(route: Route) -> str:
@@ -118,6 +122,8 @@ async def test_each_route_is_judged_as_the_matrix_says(tmp_path: Path, role: str
                 continue
             if route.operation == "begin_session" or route.operation.endswith("_dead_letters"):
                 continue  # see test_web_sessions.py and test_web_dead_letters.py: other proofs, other topics
+            if route.operation in PIECEWISE:
+                continue
             verdicts = [
                 judge(RULES[path], principal, rights, rights_matrix.request_of(RULES[path]), rights_matrix.Belongings())
                 for path in route.calls
@@ -129,6 +135,27 @@ async def test_each_route_is_judged_as_the_matrix_says(tmp_path: Path, role: str
                 assert status in (403, 404), route
             elif Verdict.DENIED not in verdicts:
                 assert status not in (401, 403), (route, status)
+
+
+async def test_definitions_are_those_that_the_caller_may_see_and_change(tmp_path: Path) -> None:
+    async with secured(tmp_path) as broker:
+        web = broker.web
+        await broker.bind("caller", "viewer", "namespace:shop")
+        viewer, admin = broker.proof("service:caller"), broker.proof("user:admin")
+        found = (await web.ask("GET", f"{API}/definitions", headers=viewer)).json
+        assert (list(found["namespaces"]), list(found["topics"])) == (["shop"], ["/shop/orders"])
+        everything = (await web.ask("GET", f"{API}/definitions", headers=admin)).json
+        assert {"/hr/salaries", "/shop/orders"} <= set(everything["topics"])
+        body = {"definitions": {"topics": {"/shop/fresh": {}}}}
+        assert (await web.ask("POST", f"{API}/definitions:plan", body, viewer)).json["lines"] == [
+            "+ create topic /shop/fresh"
+        ]
+        assert (await web.ask("POST", f"{API}/definitions:apply", body, viewer)).status == 403
+        foreign = {"definitions": {"topics": {"/shop/orders": {}}}, "prune": True}
+        lines = (await web.ask("POST", f"{API}/definitions:plan", foreign, viewer)).json["lines"]
+        assert lines == [], "what the caller does not see is not deleted"
+        assert (await web.ask("POST", f"{API}/definitions:apply", body, admin)).status == 200
+        assert (await web.ask("GET", f"{API}/definitions", headers={})).status == 401
 
 
 async def test_messages_need_rights_on_their_topic(tmp_path: Path) -> None:
