@@ -21,7 +21,7 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "What is going on": ("explain", "top", "check", "info", "connections", "jobs", "metrics", "doctor", "debug"),
     "Brokers and storages": ("serve", "log-level", "cluster", "storage", "storage-server", "plugins"),
     "Access control": ("security", "grant", "revoke", "roles", "principals", "tokens", "keys", "issuers"),
-    "Tools": ("generate", "bench", "context", "version", "help"),
+    "Tools": ("mcp", "generate", "bench", "context", "version", "help"),
 }
 """The sections of the help, with the commands of each."""
 ALIASES: Final[Mapping[str, str]] = {

@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "generate": "danube.cli.generate:generate_app",
     "doctor": "danube.cli.doctor:doctor",
     "debug": "danube.cli.debug:debug_app",
+    "mcp": "danube.cli.mcp:mcp",
     "plugins": "danube.cli.plugins:plugins",
     "version": "danube.cli.info:version",
     "topics": "danube.cli.topic_history:topics_app",

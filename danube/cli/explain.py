@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,6 +15,7 @@ from danube.cli._names import OptionalSubscriptionArgument, OptionalTopicArgumen
 from danube.cli._output import Output, OutputOption, plural, print_json, print_styled
 
 if TYPE_CHECKING:
+    from danube.cli._everything import Patience
     from danube.cli._overview import Problem, Whole
     from danube.client import Client
     from danube.model.overview_api import SubscriptionRow
@@ -25,13 +26,6 @@ _MOST_REMEDIES: Final = 3
 """Of more subscriptions than this, only the sentences are shown."""
 _MOST_ABSENT: Final = 10
 """Most subscriptions that are shown because their consumer is away, though that is no reason to worry yet."""
-
-
-class _Patience(NamedTuple):
-    """How old the oldest message of a subscription may be, in seconds: with consumers, and without."""
-
-    present_s: float
-    absent_s: float
 
 
 def explain(
@@ -62,7 +56,9 @@ def explain(
 
     The exit code is 1 if something is not well, else 0.
     """
-    limits = _Patience(parse_duration(patience), parse_duration(absent))
+    from danube.cli._everything import Patience
+
+    limits = Patience(parse_duration(patience), parse_duration(absent))
     if topic is None:
         well = _explain_all(limits, url, context, output)
     elif subscription is None:
@@ -73,26 +69,10 @@ def explain(
         raise typer.Exit(1)
 
 
-def _explain_all(patience: _Patience, url: str | None, context: str | None, output: Output) -> bool:
-    from danube.cli._overview import problems, wholes
-    from danube.model.errors import PermissionDeniedError
+def _explain_all(patience: Patience, url: str | None, context: str | None, output: Output) -> bool:
+    from danube.cli._everything import look
 
-    async def work(client: Client) -> tuple[list[Problem], list[Whole], int]:
-        overview = await client.admin.overview(patience_s=patience.present_s, absent_patience_s=patience.absent_s)
-        findings = await client.admin.findings()
-        silent = {*overview.silent, *findings.silent}
-        warnings = [f"broker {broker} does not answer: what it serves is not shown" for broker in sorted(silent)]
-        try:
-            warnings += (await client.admin.cluster_status()).warnings
-        except PermissionDeniedError:
-            warnings += []  # callers that may not describe the cluster see what is theirs
-        if findings.more:
-            warnings.append(f"there are {findings.more:,} further findings, not shown")
-        found = wholes(overview.subscriptions)
-        topics = 0 if found else len(await client.admin.topic_names())
-        return problems(found, findings.findings, warnings), found, topics
-
-    found, subscriptions, unread = run_with_client(work, url, context)
+    found, subscriptions, unread = run_with_client(lambda client: look(client, patience), url, context)
     if output is not Output.TABLE:
         _print_plain([to_plain(each) for each in found], ("kind", "subject", "sentence"), output)
         return not found
@@ -131,37 +111,25 @@ def _all_well(subscriptions: Sequence[Whole], unread: int) -> str:
     return "All is well, and nothing is here yet: no topic.\n  To begin one: danube produce /default/orders -m hello"
 
 
-def _print_absent(subscriptions: Sequence[Whole], patience: _Patience) -> None:
+def _print_absent(subscriptions: Sequence[Whole], patience: Patience) -> None:
     from danube.cli._overview import absent, with_age
 
     away = absent(subscriptions)
     if not away:
         return
     limit = _shown(patience.absent_s)
-    print(f"No consumer is connected now, which is well until a message is {limit} old (--absent):")
+    print(f"No consumer now, which is well until a message is {limit} old (--absent):")
     for each in away[:_MOST_ABSENT]:
         print(f"  {each.topic} {each.subscription}: {with_age(each)}")
     if len(away) > _MOST_ABSENT:
         print(f"  and {len(away) - _MOST_ABSENT:,} more: danube subscriptions list")
 
 
-def _explain_topic(topic: str, patience: _Patience, url: str | None, context: str | None, output: Output) -> bool:
-    from danube.cli._overview import problems, wholes, with_age, worst_first
-    from danube.model.names import split_partition
+def _explain_topic(topic: str, patience: Patience, url: str | None, context: str | None, output: Output) -> bool:
+    from danube.cli._everything import look_at_topic
+    from danube.cli._overview import with_age
 
-    async def work(client: Client) -> tuple[list[Whole], list[Problem]]:
-        overview = await client.admin.overview(
-            topic=topic, patience_s=patience.present_s, absent_patience_s=patience.absent_s
-        )
-        base = (split_partition(topic) or (topic, 0))[0]
-        findings = [
-            each
-            for each in (await client.admin.findings()).findings
-            if each.topic and (split_partition(each.topic) or (each.topic, 0))[0] == base
-        ]
-        return worst_first(wholes(overview.subscriptions)), problems((), findings)
-
-    found, stopped = run_with_client(work, url, context)
+    found, stopped = run_with_client(lambda client: look_at_topic(client, topic, patience), url, context)
     well = not stopped and all(each.well for each in found)
     if output is not Output.TABLE:
         rows = [to_plain(each) for each in stopped]
