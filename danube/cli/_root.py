@@ -18,10 +18,21 @@ __all__ = ["ALIASES", "EXIT_CODES", "GROUPS", "Group", "RootGroup", "root"]
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Messages": ("produce", "consume", "read", "search", "request"),
     "Topics and subscriptions": ("topics", "subscriptions", "namespaces", "policies", "definitions", "dlq", "stages"),
-    "What is going on": ("explain", "top", "check", "info", "connections", "jobs", "metrics", "doctor", "debug"),
+    "What is going on": (
+        "explain",
+        "trace",
+        "top",
+        "check",
+        "info",
+        "connections",
+        "jobs",
+        "metrics",
+        "doctor",
+        "debug",
+    ),
     "Brokers and storages": ("serve", "log-level", "cluster", "storage", "storage-server", "plugins"),
     "Access control": ("security", "grant", "revoke", "roles", "principals", "tokens", "keys", "issuers"),
-    "Tools": ("mcp", "generate", "bench", "context", "version", "help"),
+    "Tools": ("mcp", "generate", "bench", "context", "cheat", "version", "help"),
 }
 """The sections of the help, with the commands of each."""
 ALIASES: Final[Mapping[str, str]] = {

@@ -22,6 +22,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "search": "danube.cli.search:search",
     "request": "danube.cli.request:request",
     "explain": "danube.cli.explain:explain",
+    "trace": "danube.cli.trace:trace",
     "top": "danube.cli.top:top",
     "check": "danube.cli.check:check",
     "info": "danube.cli.info:info",
@@ -54,6 +55,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "issuers": "danube.cli.issuers:issuers_app",
     "bench": "danube.cli.bench:bench_app",
     "context": "danube.cli.context:context_app",
+    "cheat": "danube.cli.cheat:cheat",
     "help": "danube.cli.help:show_help",
 }
 """Commands by name: a function, or the Typer application of a group, as ``module:name``."""
