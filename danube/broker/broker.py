@@ -296,6 +296,7 @@ class Broker:
         for name, marker in storages.markers.items():
             marker.identity = catalogue.storage_identity(self._storage_names.stored(name))
         await catalogue.deletions.sweep_orphans()
+        self._schemas = Replica(store, runtime.subjects)
         policies = PolicyBook(catalogue, config.policies)
         directory = self.directory = Directory(runtime, catalogue, policies)
         history = directory.history = History(
@@ -336,7 +337,6 @@ class Broker:
         backups = BackupOperations(store, config.cluster, runtime.clock_us)
         if self._access is not None:
             self._access.gate.follow(store)
-        self._schemas = Replica(store)
         log_levels = LogLevels(config.limits, lambda: "" if membership.is_alone else membership.broker)
         self.operations = Operations(
             directory,

@@ -30,6 +30,7 @@ from danube.broker.security.caller import (
     may_read_schema,
     passed_on,
     received,
+    require_schema,
 )
 from danube.wire._context import Context
 from danube.wire.codec import Codec
@@ -103,6 +104,7 @@ __all__ = [
     "may_read_schema",
     "passed_on",
     "received",
+    "require_schema",
 ]
 
 _T = TypeVar("_T")
@@ -585,6 +587,15 @@ class ServedTopicOperations(Protocol):
         """Create a topic."""
         ...
 
+    async def bind_subject(self, topic: str, subject: str, *, unless_other: bool = ...) -> None:
+        """Give a topic a subject of the schema registry, whose existence is not checked; empty: it has none any more.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is a partition, or has another subject, and ``unless_other`` is set.
+        """
+        ...
+
     async def delete_topic(self, request: api.DeleteTopic) -> object:
         """Delete a topic with all its messages and subscriptions."""
         ...
@@ -604,6 +615,15 @@ class ServedSubscriptionOperations(Protocol):
 
 class ServedPolicyOperations(Protocol):
     """Use cases of policies."""
+
+    async def change(self, request: policy_api.ChangePolicies) -> policy_api.PolicyReport:
+        """Change policies of the broker, a namespace or a topic.
+
+        Raises:
+            TopicNotFoundError, NamespaceNotFoundError: the target does not exist.
+            InvalidArgumentError: an unknown name, or an invalid value.
+        """
+        ...
 
     async def plan_subscription(self, request: policy_api.ChangeSubscriptionPolicy) -> None:
         """Change the policy of a subscription; where it does not exist yet, the change applies once it is created.

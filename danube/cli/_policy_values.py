@@ -15,7 +15,7 @@ import msgspec
 
 from danube.cli._durations import parse_duration
 from danube.model.errors import ConfigurationError, InvalidArgumentError
-from danube.model.policies import Rate, Retention
+from danube.model.policies import Rate, Retention, SchemaValidation
 
 __all__ = [
     "SUBSCRIPTION_POLICIES",
@@ -164,6 +164,13 @@ def _show_optional_duration(seconds: float) -> str:
     return _show_duration(seconds) if seconds else _NONE
 
 
+def _parse_validation(text: str) -> str:
+    known = [each.value for each in SchemaValidation]
+    if text not in known:
+        raise InvalidArgumentError(f"{text!r} is no validation of schemas; use one of: {', '.join(known)}")
+    return text
+
+
 _COUNT: Final = Kind(_parse_count, str)
 _RATE: Final = Kind(parse_rate, _show_rate)
 _OPTIONAL_DURATION: Final = Kind(_parse_duration, _show_optional_duration)
@@ -178,6 +185,7 @@ TOPIC_POLICIES: Final[Mapping[str, Kind]] = {
     "retention": Kind(_parse_retention, _show_retention),
     "publish_rate": _RATE,
     "dispatch_rate": _RATE,
+    "schema_validation": Kind(_parse_validation, str),
 }
 """Every field of :class:`danube.model.TopicPolicies`."""
 

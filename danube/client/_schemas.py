@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from danube.client._checks import check_count, check_list, check_mapping, check_text
 from danube.client._retry import Retry
 from danube.model import api, schema_api
+from danube.model.names import validate_topic
 from danube.model.schema_api import SchemaMethod
 
 if TYPE_CHECKING:
@@ -212,6 +213,24 @@ class Schemas:
             SchemaReferencedError: other schemas refer to it.
         """
         await self._change(SchemaMethod.PURGE, schema_api.PurgeSchema(check_count("number", number)), api.Done)
+
+    async def bind(self, topic: str, subject: str) -> None:
+        """Give a topic, plain or partitioned, the subject of the schemas of its messages.
+
+        The policy ``schema_validation`` of the topic says whether messages must have one of its schemas. Needs
+        ManageTopic on the topic, and ReadSchema on the subject.
+
+        Args:
+            topic: ``/namespace/topic``.
+            subject: its name; empty: the topic has none any more.
+
+        Raises:
+            SubjectNotFoundError, TopicNotFoundError: there is no such subject or topic.
+            FailedPreconditionError: it is a partition.
+        """
+        validate_topic(topic)
+        request = schema_api.BindSchema(topic, check_text("subject", subject))
+        await self._read(SchemaMethod.BIND, request, api.Done)  # repeating it is harmless
 
     async def set_mode(self, subject: str, mode: str | None, *, force: bool = False) -> None:
         """Set what may change in a subject, or in the registry.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from danube.broker.faces import require_schema
 from danube.compat.admin_methods import failures_as_not_found, methods, relayed
 from danube.compat.policies import (
     SUBSCRIPTION_TYPES,
@@ -37,6 +38,7 @@ from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    SubjectNotFoundError,
     TopicNotFoundError,
     UnavailableError,
 )
@@ -193,14 +195,21 @@ class TopicAdmin:
                 f"topic {name!r}: dispatch strategy {request.dispatch_strategy} is unknown; known are 0 (NonReliable)"
                 " and 1 (Reliable)"
             )
-        if request.schema_subject:
-            raise NotFoundError(
-                f"topic {name!r} cannot be created: schema subject {request.schema_subject!r} is not registered,"
-                " because this broker has no schema registry yet; create the topic without a schema"
-            )
+        subject = request.schema_subject
+        if subject:
+            require_schema(subject)
+            try:
+                await self._broker.registry.find(lambda book: book.versions(subject))
+            except SubjectNotFoundError as error:
+                raise NotFoundError(
+                    f"topic {name!r} cannot be created: schema subject {subject!r} not found; register it first"
+                ) from error
         durability = durability_of(self._broker, request.dispatch_strategy == pb.Reliable)
+        topics = self._broker.operations.topics
         with failures_as_not_found():
-            await self._broker.operations.topics.create_topic(api.CreateTopic(name, partitions, durability))
+            await topics.create_topic(api.CreateTopic(name, partitions, durability))
+            if subject:
+                await topics.bind_subject(name, subject)
 
     async def delete_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
         """Delete a topic with all its messages and subscriptions.
@@ -247,7 +256,28 @@ class TopicAdmin:
             subscriptions=sorted(found),
             broker_id=_broker_id(self._broker, named[0][1]),
             delivery=delivery_name(durability),
+            **await self._schema(name),
         )
+
+    async def _schema(self, name: str) -> dict[str, Any]:
+        """Return the fields about the schema of a topic; none if it has no subject."""
+        catalogue = self._broker.directory.catalogue
+        record = catalogue.find(name) or catalogue.locate(name)[0]
+        subject = record.schema_subject
+        if not subject:
+            return {}
+        book = await self._broker.registry.fresh()
+        try:
+            entry = book.entry(subject)
+        except SubjectNotFoundError:
+            return {"schema_subject": subject}
+        return {
+            "schema_subject": subject,
+            "schema_id": entry.subject_number,
+            "schema_version": entry.version.version,
+            "schema_type": entry.schema.type.value,
+            "compatibility_mode": book.level(subject).base.title,
+        }
 
     # --- Subscriptions ---
 

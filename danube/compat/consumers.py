@@ -273,6 +273,7 @@ class Consumers:
             stream,
             broker_url(self._broker, stream.context),
             self._limits,
+            lambda number, subject: self._broker.registry.book.from_number(number, subject),
         )
         subscription.join(consumer)
         known.stream, known.active = consumer, True

@@ -17,7 +17,7 @@ from danube.compat.health import HealthCheck
 from danube.compat.producers import Producers
 from danube.compat.reflection import REFLECTION, Reflection
 from danube.compat.relay import Relay
-from danube.compat.schemas import schema_service
+from danube.compat.schemas import SchemaRegistry
 from danube.compat.storage import storage_service
 from danube.wire import Codec, Service
 
@@ -39,6 +39,7 @@ class CompatFace:
         self.http_dialect = None
         self.producers = Producers(broker)
         self.consumers = Consumers(broker)
+        schemas = SchemaRegistry(broker).service()
         self.services = _with_standard_services(
             broker,
             {
@@ -48,13 +49,11 @@ class CompatFace:
                 **HealthCheck(self.producers, self.consumers).service(),
                 **AuthService(broker).service(),
                 **storage_service(),
-                **schema_service(),
+                **schemas,
             },
         )
         self.relay = Relay(broker)
-        self.admin_services = _with_standard_services(
-            broker, {**admin_services(broker, self.relay), **schema_service()}
-        )
+        self.admin_services = _with_standard_services(broker, {**admin_services(broker, self.relay), **schemas})
 
     def subscription_of_consumer(self, consumer_id: int) -> tuple[str, str] | None:
         """Return the topic and the subscription of a consumer; None if the number is not known."""

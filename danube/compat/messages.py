@@ -64,7 +64,12 @@ def generation_of(msg_id: pb.MsgID) -> int:
 
 
 def messages_of(
-    topic: Origin, url: str, batch: StoredBatch, delivery: Delivery, max_unpacked_bytes: int
+    topic: Origin,
+    url: str,
+    batch: StoredBatch,
+    delivery: Delivery,
+    max_unpacked_bytes: int,
+    schema: tuple[int, int] | None = None,
 ) -> Iterator[tuple[int, bytes]]:
     """Return the messages of a delivery as pairs of offset and bytes; they are encoded on demand.
 
@@ -73,6 +78,7 @@ def messages_of(
         url: of the broker.
         batch, delivery: the batch, and the selected messages.
         max_unpacked_bytes: larger batches are not opened.
+        schema: subject and version of their schema, as official clients name it; None: as the batch says.
 
     Raises:
         InvalidArgumentError: the batch cannot be opened. Not raised during the iteration.
@@ -87,7 +93,7 @@ def messages_of(
     numbered = not topic.lossy
     message = pb.StreamMessage(msg_id=pb.MsgID(topic_name=topic.name, broker_addr=url))
     if header.schema_id:
-        message.schema_id, message.schema_version = header.schema_id, header.schema_version
+        message.schema_id, message.schema_version = schema or (header.schema_id, header.schema_version)
     if header.flags & BatchFlags.COMPOSITE:
         return _composite(message, header, numbered, zip(offsets, records, strict=True))
     message.msg_id.producer_id = header.producer_id

@@ -12,12 +12,13 @@ the broker cannot distinguish it from a new message, and stores both.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.broker.faces import may_produce
+from danube.broker.faces import may_produce, require_schema
 from danube.compat.errors import for_clients
 from danube.compat.messages import key_of
 from danube.compat.methods import unary
@@ -30,14 +31,18 @@ from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     MessageTooLargeError,
+    SchemaNotFoundError,
+    SubjectNotFoundError,
     TopicNotFoundError,
     UnavailableError,
 )
 from danube.model.ids import ProducerId
+from danube.model.names import split_partition
 from danube.wire import Context, Method, Service, UnaryCall
 
 if TYPE_CHECKING:
     from danube.broker.faces import Served, ServedTopic
+    from danube.schema.book import Book
 
 __all__ = ["Producers", "durability_of"]
 
@@ -74,6 +79,7 @@ class Producers:
         limits = broker.runtime.limits
         self._max_request_bytes = max(_DELIVERY_BYTES, limits.compat_max_message_bytes - _DELIVERY_BYTES)
         self.topics: dict[ProducerId, ServedTopic] = {}
+        self._nursery: trio.Nursery | None = None
 
     def service(self) -> Service:
         """Return the methods, by path."""
@@ -104,9 +110,10 @@ class Producers:
 
     async def run(self) -> None:
         """Remove the ids of deleted topics and producers from time to time, until cancelled."""
-        while True:
-            await trio.sleep(_SWEEP_INTERVAL_S)
-            self.sweep()
+        async with trio.open_nursery() as self._nursery:
+            while True:
+                await trio.sleep(_SWEEP_INTERVAL_S)
+                self.sweep()
 
     def sweep(self) -> None:
         """Remove the ids of deleted topics and producers."""
@@ -119,7 +126,8 @@ class Producers:
 
         Raises:
             InvalidArgumentError: a name or the dispatch strategy is invalid.
-            FailedPreconditionError: the topic has the other dispatch strategy, or a schema is requested.
+            FailedPreconditionError: the topic has the other dispatch strategy, or another schema subject than the
+                requested one, or that does not exist.
             AlreadyExistsError: a plain and a partitioned topic of one name.
             TopicNotFoundError, NamespaceNotFoundError: the topic does not exist, and may not be created.
             LimitExceededError: too many producers or topics.
@@ -134,10 +142,7 @@ class Producers:
         reliable = request.dispatch_strategy == pb.Reliable
         subject = request.schema_ref.subject
         if subject:
-            raise FailedPreconditionError(
-                f"producer {name!r}: schema subject {subject!r} is not registered, because this broker has no schema"
-                " registry yet; create the producer without a schema"
-            )
+            await self._check_subject(request.topic_name, subject)
         topic = await broker.directory.ensure(request.topic_name, durability_of(broker, reliable))
         if reliable is topic.lossy:
             storing = "does not store messages" if reliable else "stores messages"
@@ -145,12 +150,48 @@ class Producers:
                 f"topic {topic.name!r} {storing} (durability {topic.durability.value!r}); producer {name!r} requests"
                 f" dispatch strategy {'Reliable' if reliable else 'NonReliable'}; this is fixed when a topic is created"
             )
+        if subject:
+            await self._bind(request.topic_name, subject)
         producer_id = await topic.intake.register(name)
         self.topics[producer_id] = topic
         return pb.ProducerResponse(request_id=request.request_id, producer_id=producer_id, producer_name=name)
 
-    def send_message(self, request: pb.StreamMessage, call: UnaryCall) -> None:
+    async def _check_subject(self, topic: str, subject: str) -> None:
+        """Check that the subject exists that a producer names.
+
+        Raises:
+            PermissionDeniedError: the caller may not read its schemas.
+            FailedPreconditionError: it does not exist.
+        """
+        require_schema(subject)
+        try:
+            await self._broker.registry.find(lambda book: book.versions(subject))
+        except SubjectNotFoundError as error:
+            raise FailedPreconditionError(
+                f"schema subject {subject!r} not found; register it before a producer of {topic!r} uses it"
+            ) from error
+
+    async def _bind(self, topic: str, subject: str) -> None:
+        """Give a topic a subject if it has none.
+
+        Raises:
+            FailedPreconditionError: it has another one.
+        """
+        broker, catalogue = self._broker, self._broker.directory.catalogue
+        record, base = catalogue.find(topic), topic
+        if record is None:
+            split = split_partition(topic)
+            record, base = catalogue.locate(topic)[0], split[0] if split else topic
+        if record.schema_subject != subject:
+            await broker.operations.topics.bind_subject(base, subject, unless_other=True)
+
+    def send_message(self, request: pb.StreamMessage, call: UnaryCall, *, looked: bool = False) -> None:
         """Accept a message, and reply when it has reached its topic's durability.
+
+        Args:
+            request: the message.
+            call: to reply to.
+            looked: whether the metadata were asked for its schema, if that is not known.
 
         Raises:
             InvalidArgumentError: it has no ``msg_id``, is too large, or has an invalid field.
@@ -191,7 +232,15 @@ class Producers:
             raise InvalidArgumentError(
                 f"publish_time {request.publish_time} is not a valid time in milliseconds since the epoch"
             )
-        schema = _schema_of(request) if request.HasField("schema_id") else _NO_SCHEMA
+        schema = _NO_SCHEMA
+        if request.HasField("schema_id"):
+            schema = _named(request)
+            number = self._broker.registry.book.to_number(schema.schema_id, schema.schema_version)
+            if number is not None:
+                schema = SchemaRef(number, schema.schema_version)
+            elif schema.schema_id and not looked and self._nursery is not None:
+                self._nursery.start_soon(self._send_later, request, call, schema)
+                return
         request_id = request.request_id
         self._broker.composing.of(topic).add(
             CompositeRecord(payload, key, attributes or None, 0, name, producer_id, request_id),
@@ -200,6 +249,23 @@ class Producers:
             partial(_answer, call, request_id),
             schema,
         )
+
+    async def _send_later(self, request: pb.StreamMessage, call: UnaryCall, schema: SchemaRef) -> None:
+        """Accept a message after asking the metadata for its schema, which may be new."""
+
+        def query(book: Book) -> None:
+            if book.to_number(schema.schema_id, schema.schema_version) is None:
+                raise SchemaNotFoundError(f"no schema has id {schema.schema_id} and version {schema.schema_version}")
+
+        try:
+            with suppress(SchemaNotFoundError):
+                await self._broker.registry.find(query)
+            if call.gone:
+                call.drop(None)
+            else:
+                self.send_message(request, call, looked=True)
+        except DanubeError as error:
+            call.fail(for_clients(error))
 
     def _find_topic(self, producer_id: ProducerId, topic_name: str) -> tuple[ServedTopic, str]:
         """Find the topic of an id that is not in the index: the topic was loaded late, or does not exist."""
@@ -221,7 +287,7 @@ class Producers:
 _NO_SCHEMA: Final = SchemaRef()
 
 
-def _schema_of(request: pb.StreamMessage) -> SchemaRef:
+def _named(request: pb.StreamMessage) -> SchemaRef:
     schema_id = request.schema_id
     if schema_id > _LARGEST_U32:
         raise InvalidArgumentError(f"schema_id {schema_id} is larger than {_LARGEST_U32}")

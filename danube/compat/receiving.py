@@ -14,7 +14,7 @@ These clients do not extend leases either; the broker does it (:mod:`danube.comp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -59,6 +59,8 @@ class CompatConsumer:
         stream: the call.
         url: URL of the broker, for the ids of messages.
         limits: limits of the broker.
+        schema_of: returns how official clients name a schema: the number of a subject, preferably the given one, and a
+            version; None: no subject has it.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class CompatConsumer:
         "_limits",
         "_max_bytes",
         "_parcels",
+        "_schema_of",
         "_sent",
         "_stream",
         "_subscription",
@@ -90,6 +93,7 @@ class CompatConsumer:
         stream: ServerStream,
         url: str,
         limits: Limits,
+        schema_of: Callable[[int, str], tuple[int, int] | None],
     ) -> None:
         self.consumer_id = consumer_id
         self.name = name
@@ -101,6 +105,7 @@ class CompatConsumer:
         self._stream = stream
         self._url = url
         self._limits = limits
+        self._schema_of = schema_of
         self._max_bytes = limits.compat_max_message_bytes
         self._parcels: deque[_Unsent] = deque()
         self._blocked = trio.Event()
@@ -151,7 +156,9 @@ class CompatConsumer:
             InvalidArgumentError: the batch cannot be opened.
         """
         url = marked(self._url, self._subscription.generation)
-        messages = messages_of(topic, url, batch, delivery, self._limits.max_batch_bytes)
+        number = batch.header.schema_id
+        schema = self._schema_of(number, topic.schema_subject) if number else None
+        messages = messages_of(topic, url, batch, delivery, self._limits.max_batch_bytes, schema)
         if not topic.lossy:
             self._sent.add(delivery.ranges)
         self._parcels.append(_Unsent(messages, delivery.messages, delivery.size_bytes))

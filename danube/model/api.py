@@ -566,6 +566,8 @@ class TopicInfo(_Message, kw_only=True):
     revision: int = 0
     """If it was just created: a client that tells it with later lookups is not told of an earlier topic of the name, by
     any broker. Else 0."""
+    schema_subject: str = ""
+    """Subject of the schemas of its messages; empty: none."""
 
 
 class TopicList(_Message):

@@ -63,6 +63,7 @@ __all__ = [
     "ProducerFencedError",
     "ProtocolError",
     "RequestFailedError",
+    "SchemaMismatchError",
     "SchemaModeError",
     "SchemaNotDeletedError",
     "SchemaNotFoundError",
@@ -361,6 +362,12 @@ class SchemaReferencedError(FailedPreconditionError):
     """A version or schema cannot be deleted, because other schemas refer to it. The message names some of them."""
 
     code = "schema-referenced"
+
+
+class SchemaMismatchError(FailedPreconditionError):
+    """A batch names no schema of its topic's subject, and the topic takes no others. Final: not to be sent again."""
+
+    code = "schema-mismatch"
 
 
 class SchemaModeError(FailedPreconditionError):

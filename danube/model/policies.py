@@ -22,6 +22,7 @@ __all__ = [
     "ProducerAccess",
     "Rate",
     "Retention",
+    "SchemaValidation",
     "SubscriptionPolicy",
     "SubscriptionTraits",
     "SubscriptionType",
@@ -52,6 +53,17 @@ class Durability(enum.StrEnum):
     """The journal was synced (fdatasync). Survives power loss."""
     REMOTE = "remote"
     """In the storage backend. Survives the loss of the machine."""
+
+
+class SchemaValidation(_Choice):
+    """What happens to a batch that names no schema of its topic's subject. Topics without a subject take all."""
+
+    NONE = "none"
+    """It is taken."""
+    WARN = "warn"
+    """It is taken, counted and logged."""
+    ENFORCE = "enforce"
+    """It is refused."""
 
 
 class SubscriptionType(_Choice):
@@ -223,6 +235,8 @@ class TopicPolicies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """All producers of one topic or partition together."""
     dispatch_rate: Rate | None = None
     """Each subscription of a topic or partition that has no rate of its own."""
+    schema_validation: SchemaValidation | None = None
+    """Whether batches must name a schema of the topic's subject; None: they need not."""
 
     def over(self, lower: TopicPolicies) -> TopicPolicies:
         """Return these policies, completed by those of ``lower``."""

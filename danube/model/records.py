@@ -47,6 +47,8 @@ class TopicRecord(msgspec.Struct, array_like=True):
     policies: TopicPolicies = TopicPolicies()
     planned: dict[TopicId, dict[str, dict[str, Any]]] = {}
     """Policies of subscriptions that do not exist yet: topic id (0: all partitions) and name to the changed fields."""
+    schema_subject: str = ""
+    """Subject of the schemas of its messages; empty: none."""
 
     def planned_for(self, topic_id: TopicId, subscription: str) -> Mapping[str, Any]:
         """Return the planned policy changes for a new subscription of the topic or partition with this id."""
@@ -86,7 +88,9 @@ def encode_briefly(record: TopicRecord) -> bytes:
     For the memory of a broker, which has the records of all topics of a cluster.
     """
     fields = [record.durability, record.partitions, record.topic_ids, record.created_us]
-    if record.storage != "default" or record.policies != _NO_POLICIES or record.planned:
+    if record.schema_subject:
+        fields += [record.storage, record.policies, record.planned, record.schema_subject]
+    elif record.storage != "default" or record.policies != _NO_POLICIES or record.planned:
         fields += [record.storage, record.policies, record.planned]
     return _encode(fields)
 

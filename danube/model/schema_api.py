@@ -19,6 +19,7 @@ import msgspec
 
 __all__ = [
     "SUBJECTS_PAGE",
+    "BindSchema",
     "CheckSchema",
     "CheckedSchema",
     "DeleteSchema",
@@ -65,6 +66,7 @@ class SchemaMethod:
     SET_MODE: Final = "/danube.native.v1.Schemas/SetMode"
     SET_COMPATIBILITY: Final = "/danube.native.v1.Schemas/SetCompatibility"
     PURGE: Final = "/danube.native.v1.Schemas/Purge"
+    BIND: Final = "/danube.native.v1.Schemas/Bind"
 
 
 # --- Schemas
@@ -307,6 +309,8 @@ class SubjectInfo(msgspec.Struct, array_like=True):
     """What is set for it."""
     effective: SchemaSettings
     """What is in effect; nothing in it is empty."""
+    topics: list[str] = []
+    """Some topics with this subject that the caller may see, sorted; at most 100."""
 
 
 class DeleteSchema(msgspec.Struct, array_like=True, gc=False):
@@ -332,6 +336,18 @@ class PurgeSchema(msgspec.Struct, array_like=True, gc=False):
     """Removes a schema that no version has. Batches with its number can no longer be decoded. Answered with Done."""
 
     number: int
+
+
+class BindSchema(msgspec.Struct, array_like=True, gc=False):
+    """Gives a topic the subject of the schemas of its messages. Answered with Done.
+
+    Whether batches must name one of its schemas is the policy ``schema_validation``.
+    """
+
+    topic: str
+    """Plain or partitioned."""
+    schema_subject: str
+    """Empty: it has none any more."""
 
 
 class SetSchemaMode(msgspec.Struct, array_like=True, gc=False):

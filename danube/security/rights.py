@@ -193,6 +193,7 @@ def _creates(field: str) -> Requirement:
 
 _DEAD_LETTERS = Requirement(_P.PRODUCE, _N.DEAD_LETTERS, (), _C.SETS_DEAD_LETTERS)
 _NAMES_SCHEMA = Requirement(_P.READ_SCHEMA, _N.SCHEMA, ("schema_subject",), _C.NAMES_SCHEMA)
+_REFERS_TO_SCHEMA = _NAMES_SCHEMA._replace(fields=("schema_ref.subject",))
 
 
 _MANAGES_ANYTHING = Requirement(_P.MANAGE_SECURITY, _N.ANYTHING)
@@ -316,6 +317,7 @@ _NATIVE: Final = (
     _changes(SchemaMethod.DELETE, "schemas.delete", _on_schema(_P.MANAGE_SCHEMA)),
     _changes(SchemaMethod.SET_MODE, "schemas.set_mode", _on_schema(_P.MANAGE_SCHEMA)),
     _changes(SchemaMethod.SET_COMPATIBILITY, "schemas.set_compatibility", _on_schema(_P.MANAGE_SCHEMA)),
+    _changes(SchemaMethod.BIND, "schemas.bind", _on_topic(_P.MANAGE_TOPIC), _NAMES_SCHEMA),
     _changes(SchemaMethod.PURGE, "schemas.purge", _on_cluster(_P.MANAGE_SCHEMA)),
     # The cluster
     _changes(ClusterMethod.STATUS, "cluster.status", _on_cluster(_P.DESCRIBE)),
@@ -357,7 +359,11 @@ _UPSTREAM: Final = (
         _shows("Discovery/TopicLookup", "topics.lookup_topic", _on_topic(_P.LOOKUP)),
         _shows("Discovery/TopicPartitions", "topics.lookup_topic", _on_topic(_P.LOOKUP)),
         _changes(
-            "ProducerService/CreateProducer", "publish", _on_topic(_P.PRODUCE, "topic_name"), _creates("topic_name")
+            "ProducerService/CreateProducer",
+            "publish",
+            _on_topic(_P.PRODUCE, "topic_name"),
+            _creates("topic_name"),
+            _REFERS_TO_SCHEMA,
         ),
         _changes(
             "ProducerService/SendMessage",
@@ -395,7 +401,7 @@ _UPSTREAM: Final = (
             "ConfigureTopicSchema",
             "schemas.bind",
             _on_topic(_P.MANAGE_TOPIC, "topic_name"),
-            _on_schema(_P.MANAGE_SCHEMA, "schema_subject"),
+            _NAMES_SCHEMA,
         ),
         _changes("UpdateTopicValidationPolicy", "schemas.set_validation", _on_topic(_P.MANAGE_TOPIC, "topic_name")),
         _shows("GetTopicSchemaConfig", "schemas.show_binding", _on_topic(_P.DESCRIBE, "topic_name")),

@@ -21,7 +21,7 @@ from danube.cli._policy_values import (
 from danube.cli._quota_values import QUOTAS, parse_quotas
 from danube.cli.app import app
 from danube.model.errors import InvalidArgumentError
-from danube.model.policies import Rate, Retention, SubscriptionPolicy, TopicPolicies, change_policy
+from danube.model.policies import Rate, Retention, SchemaValidation, SubscriptionPolicy, TopicPolicies, change_policy
 from danube.model.quotas import NamespaceQuota
 
 
@@ -121,6 +121,7 @@ _rates = st.builds(Rate, st.integers(0, 10**9).map(float) | st.floats(1e-9, 1e12
         retention=st.none() | st.builds(Retention, _seconds.map(float), st.integers(0, 2**62), st.booleans()),
         publish_rate=st.none() | _rates,
         dispatch_rate=st.none() | _rates,
+        schema_validation=st.none() | st.sampled_from(SchemaValidation),
     )
 )
 def test_shown_policy_values_can_be_typed_again(policies):

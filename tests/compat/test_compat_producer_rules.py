@@ -25,6 +25,7 @@ from danube.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from danube.schema import Book
 
 TOPIC = "/default/t"
 
@@ -89,6 +90,7 @@ class World:
             runtime=SimpleNamespace(limits=Limits(**limits), config=SimpleNamespace(durability=durability)),
             directory=SimpleNamespace(kept_topics=lambda: list(topics), find=self.topic, ensure=self.ensure),
             composing=SimpleNamespace(of=lambda topic: SimpleNamespace(add=lambda *args: self.add(topic, *args))),
+            registry=SimpleNamespace(book=Book(), find=self.find),
         )
         self.producers = Producers(cast("Any", self.broker))
         self.producers.load()
@@ -100,6 +102,9 @@ class World:
 
     async def ensure(self, name: str, _durability: Durability) -> FakeTopic:
         return self.topic(name)
+
+    async def find(self, query: Callable[[Book], Any]) -> Any:
+        return query(self.broker.registry.book)
 
     def add(self, topic: FakeTopic, *args: Any) -> None:
         self.added.append((topic.name, *args))  # type: ignore[arg-type]
@@ -262,7 +267,7 @@ async def test_a_producer_asks_for_what_its_topic_is() -> None:
         await create(none.name, pb.Reliable)
     with pytest.raises(InvalidArgumentError, match="dispatch strategy 7"):
         await create(kept.name, 7)
-    with pytest.raises(FailedPreconditionError, match="schema subject 'x'"):
+    with pytest.raises(FailedPreconditionError, match="schema subject 'x' not found"):
         await create(kept.name, pb.Reliable, schema_ref=pb.SchemaReference(subject="x"))
     with pytest.raises(InvalidArgumentError):
         await create(kept.name, pb.Reliable, name="")

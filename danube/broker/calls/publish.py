@@ -90,7 +90,7 @@ class PublishStream:
 
     def take_now(self, message: Message) -> bool:
         """Take a batch if the journal has room for it; else return False and change nothing."""
-        if self._waiting or self._ended or not self._intake.try_admit(len(message.data)):
+        if self._waiting or self._ended or self._asks(message) or not self._intake.try_admit(len(message.data)):
             return False
         self._take(message)
         return True
@@ -99,6 +99,8 @@ class PublishStream:
         """Take a batch when the journal has room for it; later batches queue behind it."""
         self._waiting = True
         try:
+            if self._intake.schema_rule is not None:
+                await self._learn_schema(message)
             await self._intake.admit(len(message.data))
         except DanubeError as error:
             self._take(message, error)
@@ -106,6 +108,17 @@ class PublishStream:
             self._take(message)
         finally:
             self._waiting = False
+
+    def _asks(self, message: Message) -> bool:
+        """Whether the metadata are to be asked for the schema of a batch, before it is taken."""
+        rule = self._intake.schema_rule
+        return rule is not None and bool(rule.asks_for(_part(message)))
+
+    async def _learn_schema(self, message: Message) -> None:
+        rule = self._intake.schema_rule
+        number = rule.asks_for(_part(message)) if rule is not None else 0
+        if rule is not None and number:
+            await rule.learn(number)
 
     def _take(self, message: Message, not_admitted: DanubeError | None = None) -> None:
         if self._ended:

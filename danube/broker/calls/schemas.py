@@ -36,6 +36,7 @@ def schema_calls(schemas: Callable[[], SchemaOperations]) -> Service:
         (SchemaMethod.SET_MODE, "set_mode", api.SetSchemaMode),
         (SchemaMethod.SET_COMPATIBILITY, "set_compatibility", api.SetCompatibility),
         (SchemaMethod.PURGE, "purge", api.PurgeSchema),
+        (SchemaMethod.BIND, "bind", api.BindSchema),
     ]
     return {path: _method(path, name, request, schemas) for path, name, request in table}
 

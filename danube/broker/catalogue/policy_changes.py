@@ -144,6 +144,34 @@ class PolicyChanges:
 
         return await self._change_topic(topic, changed)
 
+    async def bind(self, topic: str, subject: str, *, unless_other: bool = False) -> TopicRecord:
+        """Give a plain or partitioned topic a subject of the schema registry, and return its new record.
+
+        Args:
+            topic: its name.
+            subject: empty: it has none any more.
+            unless_other: refuse if it has another one.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is a partition, or has another subject.
+        """
+
+        def changed() -> TopicRecord:
+            record = self._records.find(topic)
+            if record is None:
+                self._records.locate(topic)
+                raise FailedPreconditionError(
+                    f"topic {topic!r} is a partition; its subject is that of the partitioned topic as a whole"
+                )
+            if unless_other and record.schema_subject not in ("", subject):
+                raise FailedPreconditionError(
+                    f"topic {topic!r} uses schema subject {record.schema_subject!r}, cannot use {subject!r}"
+                )
+            return msgspec.structs.replace(record, schema_subject=subject)
+
+        return await self._change_topic(topic, changed)
+
     async def plan(
         self,
         topic: str,

@@ -32,6 +32,11 @@ class Origin(Protocol):
         ...
 
     @property
+    def schema_subject(self) -> str:
+        """Subject of the schemas of its messages; empty: none."""
+        ...
+
+    @property
     def lossy(self) -> bool:
         """Whether it has no log: messages without a consumer that has credit are lost."""
         ...

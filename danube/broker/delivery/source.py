@@ -30,6 +30,11 @@ class Source(Target, Protocol):
     """Its readers (consumers without a subscription); they add and remove themselves."""
 
     @property
+    def schema_subject(self) -> str:
+        """Subject of the schemas of its messages; empty: none."""
+        ...
+
+    @property
     def lossy(self) -> bool:
         """Whether it has no log: messages without a consumer that has credit are lost."""
         ...

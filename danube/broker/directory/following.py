@@ -6,7 +6,7 @@ them with what is served here whenever one of them has changed::
     record and assignment to this broker        the topic is built and served
     assignment elsewhere (durability none)      the topic ends; clients are told its owner
     record deleted                              the topic ends; its owner *buries* it, see below
-    other policies                              they are applied
+    other policies, another schema subject      they are applied
 
 A deleted topic ends at once, as far as it is served here. Then its owner notes the deletion in its journal, removes
 what belongs to it from the history and the metadata, and its assignment. So the deletion may be requested from any
@@ -91,7 +91,7 @@ class Following:
         self._burials: dict[TopicId, Burial] = {}
         self._new: list[Burial] = []
         self._names: dict[str, bool] = {}
-        """Topics to look at, and whether their policies have changed."""
+        """Topics to look at, and whether their policies or subject have changed."""
         self._moved: set[TopicId] = set()
         """Topics and partitions that this broker got from another one."""
         self._policies: set[str] = set()
@@ -114,7 +114,10 @@ class Following:
             self._new.append(burial)
             before = None
         if after is not None:
-            changed = before is not None and before.policies != after.policies
+            changed = before is not None and (before.policies, before.schema_subject) != (
+                after.policies,
+                after.schema_subject,
+            )
             self._names[change.name] = changed or self._names.get(change.name, False)
         self._wake.set()
         for told in self.on_change:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.model.records import TopicRecord
 
-__all__ = ["change_policies", "change_quota", "put_into_effect"]
+__all__ = ["bind_subject", "change_policies", "change_quota", "put_into_effect"]
 
 _TOPICS_PER_TURN: Final = 500
 """A change lets other tasks run after this many topics."""
@@ -62,6 +62,37 @@ async def change_policies(directory: Directory, target: str, changes: Mapping[st
     await directory.level(record).changed(target, record)
 
 
+async def bind_subject(directory: Directory, topic: str, subject: str, *, unless_other: bool = False) -> None:
+    """Give a plain or partitioned topic a subject of the schema registry, and put it into effect.
+
+    Args:
+        directory: of the topics.
+        topic: its name.
+        subject: empty: it has none any more.
+        unless_other: refuse if it has another one.
+
+    Raises:
+        TopicNotFoundError: it does not exist.
+        FailedPreconditionError: it is a partition, or has another subject.
+        NotOwnerError, OwnerAwayError, StorageUnavailableError: as :func:`change_policies`.
+    """
+    catalogue = directory.catalogue
+    validate_topic(topic)
+    known = catalogue.find(topic)
+    if known is None:
+        await directory.refresh(topic)
+        known = catalogue.find(topic)
+    if known is not None:
+        if known.schema_subject == subject:
+            return
+        directory.check_bucket(topic, known)
+        await directory.level(known).prepare_change(known)
+    record = await catalogue.policy_changes.bind(topic, subject, unless_other=unless_other)
+    await put_into_effect(directory, [(topic, record)])
+    directory.history.note_records(record.storage, {topic: catalogue.encode(record)})
+    await directory.level(record).changed(topic, record)
+
+
 async def change_quota(directory: Directory, namespace: str, changes: Mapping[str, Any]) -> None:
     """Change the quota of a namespace and put it into effect.
 
@@ -97,7 +128,7 @@ async def put_into_effect(directory: Directory, topics: Sequence[tuple[str, Topi
         if record is not None:
             policies = directory.policies.of_topic(name, record)
             for topic in directory.living(name, record):
-                topic.apply_policies(policies)
+                topic.apply(policies, record)
         if not count % _TOPICS_PER_TURN:
             await trio.lowlevel.checkpoint()
     directory.expiry.look_again()

@@ -22,6 +22,10 @@ class Bounded(Protocol):
         """Return the largest size of a message as printed in error messages."""
         ...
 
+    def check_schema(self, header: BatchHeader, /) -> None:
+        """Raise SchemaMismatchError if the batch must name a schema of the topic's subject, and does not."""
+        ...
+
     def check_delivery_time(self, deliver_at_us: int, /) -> None:
         """Raise InvalidArgumentError or LimitExceededError if messages may not be delayed until then."""
         ...
@@ -53,6 +57,7 @@ def check_batch(intake: Bounded, limits: Limits, header: BatchHeader, part: byte
         )
     if header.unpacked_size > intake.max_message_bytes:
         _check_messages(intake, limits, header, part)
+    intake.check_schema(header)
     if header.deliver_at_us:
         intake.check_delivery_time(header.deliver_at_us)
     if header.flags & _RESERVED_FLAGS:

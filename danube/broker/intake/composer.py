@@ -87,7 +87,7 @@ class Composer:
         try:
             while (batch := self._first()) is not None:
                 try:
-                    if not self._intake.try_admit(len(batch.part)):
+                    if self._asks(batch) or not self._intake.try_admit(len(batch.part)):
                         self._waiting = True
                         self._composing.start_waiting(self)
                         return
@@ -102,12 +102,18 @@ class Composer:
         """Append batches as the publish rate and the journal permit."""
         while (batch := self._first()) is not None:
             try:
+                await self._intake.learn_schema(batch.header)
                 await self._intake.admit(len(batch.part))
             except DanubeError as error:
                 self._refuse(self._packing.closed.popleft(), error)
             else:
                 self._append()
         self._waiting = False
+
+    def _asks(self, batch: PackedBatch) -> bool:
+        """Whether the metadata are to be asked for the schema of a batch, before it is appended."""
+        rule = self._intake.schema_rule
+        return rule is not None and rule.asks(batch.header.schema_id)
 
     def refuse(self, error: DanubeError) -> None:
         """Refuse the waiting batches; :meth:`wait` was cancelled."""

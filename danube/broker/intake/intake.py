@@ -15,6 +15,7 @@ import trio
 
 from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.roster import Roster
+from danube.broker.intake.schema_rule import KnownSchemas, SchemaRule
 from danube.broker.intake.senders import Sender, Waiter
 from danube.broker.runtime.commits import Commits
 from danube.broker.runtime.namespace_space import Space
@@ -47,6 +48,7 @@ from danube.model.errors import (
 )
 from danube.model.ids import NO_PRODUCER_EPOCH, Offset, ProducerId, TopicId
 from danube.model.limits import MIB
+from danube.model.policies import SchemaValidation
 
 __all__ = ["Fed", "Intake"]
 
@@ -133,11 +135,13 @@ class Intake:
         namespace_pace: returns the pace that the topic shares with others of its namespace; None: there is none.
         namespace_space: returns the count of stored bytes that it shares with them; None: there is none.
         figures: where all intakes of the broker count; None: they count for nothing.
+        subject_schemas: returns the schemas of the topic's subject; None: it has no subject.
 
     Attributes:
         accepted_bytes: of batches that were accepted.
         settled_messages: messages that have reached their durability.
         refused_messages: messages that have not, by the code of the error.
+        mismatched_messages: messages of batches that were taken though they name no schema of the topic's subject.
     """
 
     def __init__(
@@ -154,6 +158,7 @@ class Intake:
         namespace_pace: Callable[[], Pace | None] = lambda: None,
         namespace_space: Callable[[], Space | None] = lambda: None,
         figures: PublishFigures | None = None,
+        subject_schemas: Callable[[], KnownSchemas | None] = lambda: None,
     ) -> None:
         self._topic = topic
         self._table = table
@@ -168,6 +173,7 @@ class Intake:
         self.accepted_bytes = 0
         self.settled_messages = 0
         self.refused_messages: dict[str, int] = {}
+        self.mismatched_messages = 0
         self._roster = Roster(topic.name, table, limits)
         self._registering: dict[str, Settling] = {}
         """Registrations that are not durable yet."""
@@ -184,6 +190,9 @@ class Intake:
         self._namespace_space = namespace_space
         self._space: Space | None = None
         """The stored bytes of its namespace."""
+        self.schema_rule: SchemaRule | None = None
+        """Checks that batches name a schema of the topic's subject; None: they need not."""
+        self._subject_schemas = subject_schemas
         self.apply_policies(policies)
 
     # --- Sessions ---
@@ -203,6 +212,28 @@ class Intake:
             self._pace = Pace(rate)
         self._shared = self._namespace_pace()
         self._space = self._namespace_space() if not self._topic.lossy else None
+        validation, schemas = policies.values.schema_validation, self._subject_schemas()
+        is_checked = schemas is not None and validation not in (None, SchemaValidation.NONE)
+        self.schema_rule = SchemaRule(self._topic.name, schemas, validation) if is_checked else None  # type: ignore[arg-type]
+
+    def check_schema(self, header: BatchHeader) -> None:
+        """Check that a batch names a schema of the topic's subject, if the policies ask for that.
+
+        Raises:
+            SchemaMismatchError: it does not.
+        """
+        if self.schema_rule is not None and not self.schema_rule.check(header):
+            self.mismatched_messages += header.record_count
+
+    async def learn_schema(self, header: BatchHeader) -> None:
+        """Ask the metadata for the schema of a batch before it is checked, if it is not known.
+
+        Raises:
+            DanubeError: the metadata do not answer, and the batch must not be taken without their answer.
+        """
+        rule = self.schema_rule
+        if rule is not None and rule.asks(header.schema_id):
+            await rule.learn(header.schema_id)
 
     async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
         """Open or resume a producer's session; return when that is durable. Attach next, without an await in between.
@@ -586,9 +617,11 @@ class Intake:
 
         Raises:
             FailedPreconditionError: the topic has an exclusive producer.
+            SchemaMismatchError: it names no schema of the topic's subject.
             DanubeError: the journal accepts nothing any more.
         """
         self._roster.check_not_held()
+        self.check_schema(header)
         waiter.in_flight += 1
         try:
             self._append(waiter, token, part, header)

@@ -132,7 +132,7 @@ class Operations:
         """Operations on schemas and subjects."""
         from danube.broker.operations.schemas import SchemaOperations
 
-        return SchemaOperations(self.registry)
+        return SchemaOperations(self.registry, self.topics)
 
     @cached_property
     def metrics(self) -> Metrics:

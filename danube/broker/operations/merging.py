@@ -58,6 +58,7 @@ def known_of(name: str, record: TopicRecord) -> api.TopicInfo:
         subscriptions=[],
         created_us=record.created_us,
         storage=record.storage,
+        schema_subject=record.schema_subject,
     )
 
 

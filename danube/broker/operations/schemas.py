@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from danube.broker.security.caller import caller_name, may_read_schema
+from danube.broker.security.caller import caller_name, may_describe, may_read_schema, require_schema
 from danube.model import api
 from danube.model import schema_api as native
 from danube.model.errors import SchemaNotFoundError, SubjectNotFoundError
@@ -15,12 +15,15 @@ from danube.schema.modes import parse_level, parse_mode, parse_policy, parse_typ
 from danube.schema.records import NumberRecord, Reference, Settings
 
 if TYPE_CHECKING:
+    from danube.broker.operations.topics import TopicOperations
     from danube.broker.schemas.service import SchemaService
 
 __all__ = ["SchemaOperations"]
 
+_MOST_TOPICS = 100
+"""Most topics that a subject is shown with."""
 _TURN = 500
-"""Subjects that are looked at before other tasks run."""
+"""Subjects or topics that are looked at before other tasks run."""
 
 
 class SchemaOperations:
@@ -28,10 +31,12 @@ class SchemaOperations:
 
     Args:
         service: the registry.
+        topics: operations on topics.
     """
 
-    def __init__(self, service: SchemaService) -> None:
+    def __init__(self, service: SchemaService, topics: TopicOperations) -> None:
         self._service = service
+        self._topics = topics
 
     # --- Reading
 
@@ -127,7 +132,20 @@ class SchemaOperations:
             ],
             own,
             _effective(book, name),
+            await self._bound_topics(name),
         )
+
+    async def _bound_topics(self, subject: str) -> list[str]:
+        """Return some topics with a subject that the caller may see."""
+        found = []
+        for count, topic in enumerate(self._topics.names_with_subject(subject), 1):
+            if not count % _TURN:
+                await trio.lowlevel.checkpoint()
+            if topic and may_describe(topic):
+                found.append(topic)
+                if len(found) == _MOST_TOPICS:
+                    break
+        return found
 
     async def check(self, request: native.CheckSchema) -> native.CheckedSchema:
         """Return whether a schema is compatible with a subject, or with one version of it.
@@ -192,6 +210,21 @@ class SchemaOperations:
     async def purge(self, request: native.PurgeSchema) -> api.Done:
         """Remove a schema that no version has; raises as :meth:`danube.schema.book.Book.purge`."""
         await self._service.change(lambda book: book.purge(request.number))
+        return api.Done()
+
+    async def bind(self, request: native.BindSchema) -> api.Done:
+        """Give a topic the subject of the schemas of its messages.
+
+        Raises:
+            SubjectNotFoundError: there is no such subject.
+            TopicNotFoundError: there is no such topic.
+            FailedPreconditionError: it is a partition.
+            PermissionDeniedError: the caller may not read the schemas of the subject.
+        """
+        if request.schema_subject:
+            require_schema(request.schema_subject)
+            (await self._service.fresh()).entries(request.schema_subject)
+        await self._topics.bind_subject(request.topic, request.schema_subject)
         return api.Done()
 
     async def set_mode(self, request: native.SetSchemaMode) -> api.Done:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from danube.broker.directory.directory import names_behind
-from danube.broker.directory.policies import change_quota
+from danube.broker.directory.policies import bind_subject, change_quota
 from danube.broker.operations.across import Across
 from danube.broker.operations.merging import known_of
 from danube.broker.operations.storages import sealed_part_of
@@ -176,7 +177,34 @@ class TopicOperations:
             parts=parts,
             objects=objects,
             readers=sum(len(topic.readers) for topic in topics),
+            schema_subject=first.schema_subject,
         )
+
+    def names_with_subject(self, subject: str) -> Iterator[str]:
+        """Yield the name of each topic with a subject, sorted, and an empty text for each other one.
+
+        Between two of them topics may be created and deleted.
+        """
+        catalogue = self._directory.catalogue
+        for name in sorted(catalogue.tables.topics.values):
+            record = catalogue.find(name)
+            yield name if record is not None and record.schema_subject == subject else ""
+
+    async def bind_subject(self, topic: str, subject: str, *, unless_other: bool = False) -> None:
+        """Give a topic a subject of the schema registry, whose existence is not checked.
+
+        Args:
+            topic: plain or partitioned.
+            subject: empty: it has none any more.
+            unless_other: refuse if it has another one.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is a partition, or has another subject.
+        """
+        self._directory.membership.check_reach()
+        bind = partial(bind_subject, self._directory, topic, subject, unless_other=unless_other)
+        await self._directory.runtime.finish(bind)
 
     # --- Namespaces ---
 

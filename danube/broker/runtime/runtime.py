@@ -17,6 +17,7 @@ from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.broker.runtime.publish_figures import PublishFigures
 from danube.broker.runtime.seams import Seams
 from danube.broker.runtime.stalls import Stalls
+from danube.broker.runtime.subjects import Subjects
 from danube.log import BatchCache, Journal
 from danube.model import Limits
 from danube.model.errors import DanubeError, UnavailableError
@@ -46,6 +47,7 @@ class Runtime:
         namespace_deliveries: the dispatch rates of namespaces.
         namespace_spaces: how much namespaces store here.
         namespace_connections: which connections use namespaces here.
+        subjects: the schemas of the subjects that topics here have.
         addresses: the addresses on which the broker listens.
         life: the number of this start of the broker; each start has a higher one.
     """
@@ -67,6 +69,7 @@ class Runtime:
         self.namespace_deliveries = NamespaceDeliveries()
         self.namespace_spaces = NamespaceSpaces()
         self.namespace_connections = NamespaceConnections()
+        self.subjects = Subjects()
         self.addresses: list[str] = []
         self.life = 0
         self._held_producers: Callable[[], Container[ProducerId]] = frozenset

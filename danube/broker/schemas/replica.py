@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import unquote
 
 import trio
 
+from danube.broker.runtime.subjects import Subjects
 from danube.metadata import MetadataStore, RowChange, Table
-from danube.model.errors import DanubeError, NotFoundError, UnavailableError
+from danube.model.errors import DanubeError, NotFoundError, SchemaNotFoundError, UnavailableError
 from danube.model.log_events import log_event
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ REACH_S: Final = 5.0
 """How long a change that is known to exist may take to arrive by the watch, in seconds."""
 NEGATIVE_S: Final = 1.0
 """How long an object that the metadata do not have is taken for missing without another question, in seconds."""
+_SUBJECTS: Final = "subjects/"
+"""Beginning of the names of the records of subjects, below :data:`PREFIX`."""
 _NEGATIVES: Final = 1_000
 """Most answers of that kind that are kept."""
 
@@ -57,13 +62,13 @@ class Replica:
 
     Args:
         store: the metadata.
-
-    Attributes:
-        on_change: called with the key of each record that has changed; they must not raise.
+        subjects: those that topics have, whose schemas are kept current.
     """
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, subjects: Subjects | None = None) -> None:
         self._store = store
+        self._subjects = subjects if subjects is not None else Subjects()
+        self._subjects.read, self._subjects.learn = self._numbers_of, self._learn
         self._table: Table[_Value] = Table(
             store, PREFIX + "/", _Value, encode=lambda value: value.content, decode=_Value, watched=True,
             on_change=self._apply,
@@ -71,7 +76,6 @@ class Replica:
         self._book: Book | None = None
         self._missing: dict[str, float] = {}
         """When the metadata were asked for what they do not have, by the error."""
-        self.on_change: list[Callable[[str], None]] = []
 
     @property
     def book(self) -> Book:
@@ -105,8 +109,20 @@ class Replica:
                 error,
                 extra=log_event("schemas.record_unusable", record=key),
             )
-        for told in self.on_change:
-            told(key)
+            return
+        if change.name.startswith(_SUBJECTS):
+            self._subjects.changed(unquote(change.name.removeprefix(_SUBJECTS)))
+
+    def _numbers_of(self, subject: str) -> frozenset[int]:
+        return frozenset() if self._book is None else self._book.numbers_of(subject)
+
+    async def _learn(self, subject: str, number: int) -> None:
+        def found(book: Book) -> None:
+            if number not in book.numbers_of(subject):
+                raise SchemaNotFoundError(f"subject {subject!r} has no schema with the number {number}")
+
+        with suppress(SchemaNotFoundError):
+            await self.find(found)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Task: follow the records until cancelled; started once they are loaded.

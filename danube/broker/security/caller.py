@@ -47,12 +47,14 @@ __all__ = [
     "calling",
     "current_caller",
     "may_consume",
+    "may_describe",
     "may_produce",
     "may_read_schema",
     "passed_on",
     "received",
     "require_creation",
     "require_dead_letters",
+    "require_schema",
 ]
 
 T = TypeVar("T")
@@ -98,6 +100,14 @@ class Caller(Protocol):
 
     def require_dead_letters(self, topic: str, /) -> None:
         """Raise PermissionDeniedError if the caller may not send dead letters to a topic by this call."""
+        ...
+
+    def require_schema(self, subject: str, /) -> None:
+        """Raise PermissionDeniedError if the caller may not give a topic this subject by this call."""
+        ...
+
+    def may_describe(self, topic: str, /) -> bool:
+        """Whether the caller may see the settings of a topic."""
         ...
 
     def may_produce(self, topic: str, /) -> bool:
@@ -147,6 +157,23 @@ def require_dead_letters(topic: str) -> None:
     caller = _CALLER.get()
     if caller is not None:
         caller.require_dead_letters(topic)
+
+
+def require_schema(subject: str) -> None:
+    """The present call gives a topic a subject of the schema registry.
+
+    Raises:
+        PermissionDeniedError: its caller may not read that one.
+    """
+    caller = _CALLER.get()
+    if caller is not None:
+        caller.require_schema(subject)
+
+
+def may_describe(topic: str) -> bool:
+    """Whether the caller of the present task may see the settings of a topic; as :func:`may_produce`."""
+    caller = _CALLER.get()
+    return caller is None or caller.may_describe(topic)
 
 
 def may_produce(topic: str) -> bool:
@@ -207,6 +234,12 @@ class _Distant:
 
     def require_dead_letters(self, topic: str) -> None:
         self._require(_DEAD_LETTERS, topic)
+
+    def require_schema(self, subject: str) -> None:
+        raise InternalError(f"a call that another broker has sent does not tell who may use subject {subject}")
+
+    def may_describe(self, topic: str) -> bool:
+        raise InternalError(f"a call that another broker has sent does not tell who may describe {topic}")
 
     def may_produce(self, topic: str) -> bool:
         raise InternalError(f"a call that another broker has sent does not tell who may produce to {topic}")

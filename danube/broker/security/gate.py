@@ -134,6 +134,14 @@ class _Caller:
         """Judge that the call decides that dead letters go to a topic."""
         self._require(Condition.SETS_DEAD_LETTERS, Resource.topic(topic))
 
+    def require_schema(self, subject: str) -> None:
+        """Judge that the call gives a topic a subject of the schema registry."""
+        self._require(Condition.NAMES_SCHEMA, Resource.schema(subject))
+
+    def may_describe(self, topic: str) -> bool:
+        """Whether the caller may see the settings of a topic."""
+        return self._rights.allows(self.principal, Permission.DESCRIBE, Resource.topic(topic))
+
     def _require(self, condition: Condition, resource: Resource) -> None:
         if judge_condition(self._rule, condition, self.principal, self._rights, resource) is not Verdict.ALLOWED:
             needs = (each.permission.title for each in self._rule.requirements if each.condition is condition)

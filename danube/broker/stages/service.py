@@ -226,7 +226,7 @@ class Stages:
                 if isinstance(request, StageFinish):
                     finished = True
                 else:
-                    parts.append((request.part, self._checked(intake, request)))
+                    parts.append((request.part, await self._checked(intake, request)))
             size = sum(len(part) for part, _ in parts)
             await intake.pay(sum(header.record_count for _, header in parts), size)
             await self._store.append(stage, parts, finish=finished)
@@ -236,10 +236,11 @@ class Stages:
                 return True
         return False
 
-    def _checked(self, intake: Intake, request: StageBatch) -> BatchHeader:
+    async def _checked(self, intake: Intake, request: StageBatch) -> BatchHeader:
         header = check_part(request.part)
         if header.producer_id or header.producer_epoch or header.base_sequence:
             raise InvalidArgumentError("a staged batch has no producer and sequence yet; leave them 0")
+        await intake.learn_schema(header)
         check_batch(intake, self._limits, header, request.part)
         return header
 

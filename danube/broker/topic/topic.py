@@ -56,6 +56,7 @@ from danube.model.records import SubscriptionRecord, TopicRecord
 if TYPE_CHECKING:
     from danube.broker.delivery.forwarding import ForwardedTopic
     from danube.broker.runtime.runtime import Runtime
+    from danube.broker.runtime.subjects import SubjectSchemas
     from danube.history import RemoteJournal
     from danube.model.records import SubscriptionRecord, TopicRecord
 
@@ -153,6 +154,8 @@ class Topic:
         self.storage = record.storage
         """Name of the storage of its history."""
         self.policies = policies
+        self.schema_subject = record.schema_subject
+        """Subject of the schemas of its messages; empty: none."""
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
         self.readers: dict[TopicReader, None] = {}
@@ -176,6 +179,7 @@ class Topic:
             lambda: runtime.namespace_rates.of_topic(name),
             lambda: runtime.namespace_spaces.of_topic(name),
             runtime.publish_figures,
+            self._schemas,
         )
         """Its producers and their batches."""
         self.composer: Composer | None = None
@@ -302,9 +306,12 @@ class Topic:
         """Return the dispatch rate that it shares with the other topics of its namespace; None: there is none."""
         return self._runtime.namespace_deliveries.of_topic(self.name)
 
-    def apply_policies(self, policies: EffectivePolicies) -> None:
-        """Apply other policies, and the quotas of its namespace, from now on."""
-        self.policies = policies
+    def _schemas(self) -> SubjectSchemas | None:
+        return self._runtime.subjects.of(self.schema_subject) if self.schema_subject else None
+
+    def apply(self, policies: EffectivePolicies, record: TopicRecord) -> None:
+        """Apply other policies, the quotas of its namespace, and the subject of its record, from now on."""
+        self.policies, self.schema_subject = policies, record.schema_subject
         self.intake.apply_policies(policies)
         for subscription in self.subscriptions.values():
             subscription.topic_policies_changed()

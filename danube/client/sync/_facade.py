@@ -1668,6 +1668,22 @@ class Schemas(Handle[_schemas.Schemas]):
         """
         self._loop.run(self._inner.purge, number)
 
+    def bind(self, topic: str, subject: str) -> None:
+        """Give a topic, plain or partitioned, the subject of the schemas of its messages.
+
+        The policy ``schema_validation`` of the topic says whether messages must have one of its schemas. Needs
+        ManageTopic on the topic, and ReadSchema on the subject.
+
+        Args:
+            topic: ``/namespace/topic``.
+            subject: its name; empty: the topic has none any more.
+
+        Raises:
+            SubjectNotFoundError, TopicNotFoundError: there is no such subject or topic.
+            FailedPreconditionError: it is a partition.
+        """
+        self._loop.run(self._inner.bind, topic, subject)
+
     def set_mode(self, subject: str, mode: str | None, *, force: bool = False) -> None:
         """Set what may change in a subject, or in the registry.
 

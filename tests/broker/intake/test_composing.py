@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from danube.broker.intake.composer import Composed, Composer, Composing
+from danube.broker.intake.schema_rule import SchemaRule
 from danube.broker.runtime.runtime import Runtime
 from danube.log import StoredBatch
 from danube.model import Limits
@@ -24,6 +25,7 @@ from danube.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from danube.model.policies import SchemaValidation
 
 pytestmark = pytest.mark.virtual
 
@@ -40,6 +42,11 @@ class FakeIntake:
         self.keeps_nothing = False
         self.refused = 0
         self._free = trio.Event()
+        self.schema_rule: SchemaRule | None = None
+
+    async def learn_schema(self, header: BatchHeader) -> None:
+        if self.schema_rule is not None and self.schema_rule.asks(header.schema_id):
+            await self.schema_rule.learn(header.schema_id)
 
     def try_admit(self, size: int) -> bool:
         if self.admission is not None:
@@ -297,3 +304,35 @@ async def test_no_batch_is_larger_than_the_limit_however_small_or_large_its_mess
         assert max(len(part) for _, _, part, _ in it.intake.taken) <= limit
         assert [payload for batch in it.intake.batches() for payload in batch][:2_000] == small
         assert len(it.told) == 2_002
+
+
+async def test_the_schema_of_a_batch_is_asked_for_before_it_is_appended() -> None:
+    class Asked:
+        subject = "s"
+
+        def __init__(self) -> None:
+            self.numbers = frozenset({7})
+            self.asked: list[int] = []
+
+        async def learn(self, number: int) -> None:
+            await trio.lowlevel.checkpoint()
+            self.asked.append(number)
+            if number == 9:
+                raise UnavailableError("the metadata do not answer")
+
+    async with bench() as it:
+        schemas = Asked()
+        it.intake.schema_rule = SchemaRule("/default/t", schemas, SchemaValidation.ENFORCE)
+        for number in (7, 8, 9):
+            it.send(b"%d" % number, schema=SchemaRef(number, 1))
+        await turn()
+        it.intake.settle_all()
+        await turn()
+        it.intake.settle_all()
+        assert schemas.asked == [8, 9]
+        assert [header.schema_id for _, _, _, header in it.intake.taken] == [7, 8]
+        assert {payload: type(error) for payload, error in it.told.items()} == {
+            b"7": type(None),
+            b"8": type(None),
+            b"9": UnavailableError,
+        }

@@ -29,6 +29,7 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
+from danube.model.policies import SchemaValidation
 
 pytestmark = pytest.mark.virtual
 
@@ -45,6 +46,7 @@ EVERYTHING: dict[str, Any] = {
     "retention": Retention(max_age_s=86400.0, max_bytes=10**9),
     "publish_rate": Rate(1000.0, 1e6),
     "dispatch_rate": Rate(bytes_per_s=1e6),
+    "schema_validation": SchemaValidation.WARN,
 }
 
 assert set(EVERYTHING) == set(TopicPolicies.__struct_fields__)

@@ -77,6 +77,12 @@ class FakeTopic:
         if self.damage is not None:
             raise self.damage
 
+    def check_schema(self, header: BatchHeader) -> None:
+        pass
+
+    async def learn_schema(self, header: BatchHeader) -> None:
+        pass
+
     def check_delivery_time(self, deliver_at_us: int) -> None:
         raise AssertionError("nothing is delayed here")
 

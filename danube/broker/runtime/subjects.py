@@ -1,0 +1,70 @@
+"""The schemas of the subjects that topics of this broker have, for the check of each batch. Pure.
+
+A topic holds the :class:`SubjectSchemas` of its subject; it is replaced inside by the registry whenever the subject
+changes, so that a check is one look into a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
+
+__all__ = ["SubjectSchemas", "Subjects"]
+
+
+class SubjectSchemas:
+    """The numbers of the schemas of one subject.
+
+    Attributes:
+        subject: its name.
+        numbers: of the schemas, those of deleted versions included.
+    """
+
+    __slots__ = ("__weakref__", "_learn", "numbers", "subject")
+
+    def __init__(self, subject: str, numbers: frozenset[int], learn: Callable[[str, int], Awaitable[None]]) -> None:
+        self.subject = subject
+        self.numbers = numbers
+        self._learn = learn
+
+    async def learn(self, number: int) -> None:
+        """Ask the metadata whether the subject has a schema that is not among its numbers; then it is after that.
+
+        Raises:
+            DanubeError: the metadata do not answer.
+        """
+        await self._learn(self.subject, number)
+
+
+async def _knows_all(_subject: str, _number: int) -> None:
+    """Without a registry there is nothing to learn."""
+
+
+class Subjects:
+    """The subjects that are in use.
+
+    Attributes:
+        read: returns the numbers of the schemas of a subject.
+        learn: asks the metadata for a schema of a subject that is not known.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[str, SubjectSchemas] = WeakValueDictionary()
+        self.read: Callable[[str], frozenset[int]] = lambda _subject: frozenset()
+        self.learn: Callable[[str, int], Awaitable[None]] = _knows_all
+
+    def of(self, subject: str) -> SubjectSchemas:
+        """Return the schemas of a subject, which need not exist; they are current as long as they are held."""
+        found = self._known.get(subject)
+        if found is None:
+            found = self._known[subject] = SubjectSchemas(subject, self.read(subject), self._learn)
+        return found
+
+    def changed(self, subject: str) -> None:
+        """Read the numbers of a subject again, if a topic has it."""
+        found = self._known.get(subject)
+        if found is not None:
+            found.numbers = self.read(subject)
+
+    async def _learn(self, subject: str, number: int) -> None:
+        await self.learn(subject, number)
