@@ -17,7 +17,16 @@ __all__ = ["ALIASES", "EXIT_CODES", "GROUPS", "Group", "RootGroup", "root"]
 
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Messages": ("produce", "consume", "read", "search", "request"),
-    "Topics and subscriptions": ("topics", "subscriptions", "namespaces", "policies", "definitions", "dlq", "stages"),
+    "Topics and subscriptions": (
+        "topics",
+        "subscriptions",
+        "namespaces",
+        "policies",
+        "schemas",
+        "definitions",
+        "dlq",
+        "stages",
+    ),
     "What is going on": (
         "explain",
         "trace",
@@ -41,6 +50,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "sub": "subscriptions",
     "namespace": "namespaces",
     "policy": "policies",
+    "schema": "schemas",
     "stage": "stages",
     "connection": "connections",
     "role": "roles",

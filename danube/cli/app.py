@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "namespaces": "danube.cli.namespaces:namespaces_app",
     "subscriptions": "danube.cli.subscriptions:subscriptions_app",
     "policies": "danube.cli.policies:policies_app",
+    "schemas": "danube.cli.schemas:schemas_app",
     "dlq": "danube.cli.dlq:dlq_app",
     "stages": "danube.cli.stages:stages_app",
     "definitions": "danube.cli.definitions:definitions_app",
