@@ -174,7 +174,7 @@ async def _value(registry: ServedRegistry, route: Route, call: Call) -> Any:
 
     handler = route.handler
     if isinstance(handler, Reads):
-        if route.of_number:  # never changes: only what is missing needs a question to the metadata
+        if handler.stable:  # only what is missing needs a question to the metadata
             return await registry.find(lambda book: handler.answer(book, call))
         return handler.answer(await registry.fresh(), call)
     if isinstance(handler, Changes):

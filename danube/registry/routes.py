@@ -19,9 +19,11 @@ __all__ = ["ROUTES", "Changes", "Checks", "Finds", "Matched", "Reads", "Register
 
 
 class Reads(NamedTuple):
-    """The answer is in the registry's state; it must raise NotFoundError where something is missing there."""
+    """The answer is in the registry's state."""
 
     answer: Callable[[Book, Call], Any]
+    stable: bool = False
+    """Whether an answer stays right, so that an outdated state will do unless it raises NotFoundError."""
 
 
 class Changes(NamedTuple):
@@ -80,18 +82,20 @@ class Route(NamedTuple):
 _M = RegistryMethod
 
 
-def _get(template: str, right: str, answer: Callable[[Book, Call], Any], *, plain: bool = False) -> Route:
-    return Route("GET", template, right, Reads(answer), plain)
+def _get(
+    template: str, right: str, answer: Callable[[Book, Call], Any], *, stable: bool = False, plain: bool = False
+) -> Route:
+    return Route("GET", template, right, Reads(answer, stable), plain)
 
 
 ROUTES: Final = (
     # The registry
-    _get("/", _M.INFO, reading.nothing),
-    _get("/schemas/types", _M.INFO, reading.types),
-    _get("/contexts", _M.INFO, reading.contexts),
-    _get("/v1/metadata/id", _M.INFO, reading.cluster_id),
-    _get("/v1/metadata/version", _M.INFO, reading.version_of_server),
-    _get("/associations/resources/{namespace}/{name}", _M.INFO, reading.associations),
+    _get("/", _M.INFO, reading.nothing, stable=True),
+    _get("/schemas/types", _M.INFO, reading.types, stable=True),
+    _get("/contexts", _M.INFO, reading.contexts, stable=True),
+    _get("/v1/metadata/id", _M.INFO, reading.cluster_id, stable=True),
+    _get("/v1/metadata/version", _M.INFO, reading.version_of_server, stable=True),
+    _get("/associations/resources/{namespace}/{name}", _M.INFO, reading.associations, stable=True),
     # Subjects and versions
     _get("/subjects", _M.FIND, listing.subjects),
     Route("POST", "/subjects/{subject}", _M.READ, Finds(proposing.to_find, proposing.found)),
@@ -110,12 +114,12 @@ ROUTES: Final = (
     _get("/subjects/{subject}/versions/{version}/referencedby", _M.READ, reading.referrers),
     # Schemas
     _get("/schemas", _M.FIND, listing.schemas),
-    _get("/schemas/ids/{id}", _M.FIND, reading.by_number),
-    _get("/schemas/ids/{id}/schema", _M.FIND, reading.text_of_number, plain=True),
+    _get("/schemas/ids/{id}", _M.FIND, reading.by_number, stable=True),
+    _get("/schemas/ids/{id}/schema", _M.FIND, reading.text_of_number, stable=True, plain=True),
     _get("/schemas/ids/{id}/subjects", _M.FIND, reading.subjects_of_number),
     _get("/schemas/ids/{id}/versions", _M.FIND, reading.carriers),
-    _get("/schemas/guids/{guid}", _M.FIND, reading.by_guid),
-    _get("/schemas/guids/{guid}/ids", _M.FIND, reading.ids_of_guid),
+    _get("/schemas/guids/{guid}", _M.FIND, reading.by_guid, stable=True),
+    _get("/schemas/guids/{guid}/ids", _M.FIND, reading.ids_of_guid, stable=True),
     # Compatibility
     Route(
         "POST",

@@ -156,6 +156,21 @@ def test_the_text_of_a_schema_that_came_as_a_descriptor_is_a_proto_file(client: 
     assert "message Order {" in text
 
 
+def test_a_proto_file_and_its_descriptor_are_the_same_schema(client: SchemaRegistryClient) -> None:
+    ProtobufSerializer(message_class(), client, DEPRECATED)(order_message(), value("proto-same"))
+    found = client.get_latest_version("proto-same-value")
+    text = """
+        syntax = "proto3";
+        package shop;
+        import "user.proto";
+        // People write comments.
+        message Order { int64 id = 1; User user = 2; }
+    """
+    written = Schema(text, "PROTOBUF", found.schema.references)
+    assert client.register_schema("proto-text-only", written) == found.schema_id
+    assert client.lookup_schema("proto-same-value", written).version == 1
+
+
 async def all_serializers(url: str) -> list[Any]:
     """Write and read one message of each type with the asynchronous client."""
     async with AsyncSchemaRegistryClient({"url": url}) as client:

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import trio
 from broker.broker_harness import RunningBroker, running_broker
+from certificates import make_files
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 from http_callers import Caller
 from registry_harness import Answer, avro
 from security import rights_matrix
@@ -225,6 +228,37 @@ async def test_keys_and_tokens_are_passwords(tmp_path: Path) -> None:
             for proof in (f"Basic {basic}", f"Bearer {password}"):
                 found = await broker.send("GET", "/subjects", headers={"Authorization": proof})
                 assert found.value == [SUBJECT]
+
+
+def subjects_by_confluent(conf: dict[str, Any]) -> list[str]:
+    with SchemaRegistryClient(conf) as client:
+        return client.get_subjects()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_confluents_client_proves_who_it_is_with_and_without_tls(tmp_path: Path, tls: bool) -> None:
+    files = make_files(tmp_path)
+    cert, key = files.pair("broker")
+    settings = {"tls": {"cert": cert, "key": key, "plaintext": True}} if tls else {}
+    async with secured(tmp_path / "data", **settings) as broker:
+        await broker.bind("orders", "viewer", "namespace:shop")
+        address = broker.running.broker.registry_addresses[0]
+        conf: dict[str, Any] = {"url": f"{'https' if tls else 'http'}://{address}", "max.retries": 0}
+        if tls:
+            conf["ssl.ca.location"] = files.ca
+        token = broker.token("service:orders")
+        bearer = {
+            "bearer.auth.credentials.source": "STATIC_TOKEN",
+            "bearer.auth.token": token,
+            "bearer.auth.logical.cluster": "any",
+            "bearer.auth.identity.pool.id": "any",
+        }
+        for proof in ({"basic.auth.user.info": f"any:{token}"}, bearer):
+            assert await trio.to_thread.run_sync(subjects_by_confluent, conf | proof) == [SUBJECT]
+        for wrong in ({}, {"basic.auth.user.info": "any:nonsense"}):
+            with pytest.raises(SchemaRegistryError) as refused:
+                await trio.to_thread.run_sync(subjects_by_confluent, conf | wrong)
+            assert (refused.value.http_status_code, refused.value.error_code) == (401, 40101)
 
 
 async def test_who_registered_a_version_is_noted(tmp_path: Path) -> None:

@@ -466,6 +466,20 @@ def test_settings_of_a_subject_hold_before_those_of_all() -> None:
         book.set_mode(None, None)
 
 
+def test_level_and_policy_are_set_together_and_what_is_not_given_stays() -> None:
+    registry = Registry()
+    book = registry.book
+    for subject in (S, None):
+        registry.commit(book.set_compatibility(subject, Level.FULL, Policy.LENIENT))
+        registry.commit(book.set_compatibility(subject, Level.FORWARD, None))
+        assert book.own_settings(subject) == Settings(Level.FORWARD, Policy.LENIENT)
+        registry.commit(book.set_compatibility(subject, None, Policy.UPSTREAM))
+        assert book.own_settings(subject) == Settings(Level.FORWARD, Policy.UPSTREAM)
+    registry.commit(book.set_mode(S, Mode.READONLY))
+    with pytest.raises(SchemaModeError):
+        book.set_compatibility(S, Level.NONE, None)
+
+
 def test_a_subject_is_born_with_the_policy_of_the_door_it_came_through() -> None:
     registry = Registry()
     registry.register(S, A, born=Policy.UPSTREAM)
