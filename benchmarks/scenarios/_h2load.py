@@ -1,4 +1,4 @@
-"""The load generator of nghttp2, written in C: repeats one recorded gRPC call over many connections."""
+"""The load generator of nghttp2, written in C: repeats one recorded call over many connections, of gRPC or HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from benchmarks._processes import WorkerError
 from benchmarks._run import Run, Sample
 from benchmarks._stats import percentile
 
-__all__ = ["h2load", "unavailable"]
+__all__ = ["h1load", "h2load", "unavailable"]
 
 _RATE = re.compile(r"finished in [0-9.]+\w+, ([0-9.]+) req/s")
 _SUCCEEDED = re.compile(r"(\d+) succeeded, 0 failed, 0 errored, 0 timeout")
+_DONE = re.compile(r"(\d+) done, .* 0 errored, 0 timeout")
 _DATA = re.compile(r"\((\d+)\) data")
 
 
@@ -64,10 +65,40 @@ def h2load(
         raise WorkerError(f"calls of {path} failed: {_counts(printed)}")
     if int(succeeded[1]) != count or int(data[1]) != count * answer_bytes:
         raise WorkerError(f"not all of {count} calls of {path} were answered well: {_counts(printed)}")
-    sample.messages = count
-    sample.values = {"calls_per_s": float(rate[1]), "broker_cpu_us": sample.cpu_s["broker"] / count * 1e6}
-    sample.values |= _latencies(log)
     body.unlink()
+    return _finished(sample, count, float(rate[1]), log)
+
+
+def h1load(run: Run, url: str, answer_bytes: int, *, count: int, connections: int) -> Sample:
+    """GET a URL ``count`` times by HTTP/1.1, one request in flight on each connection.
+
+    Returns a sample as that of :func:`h2load`.
+
+    Args:
+        run: the repetition.
+        url: of all requests.
+        answer_bytes: length of a successful answer's body. The program sees no status in answers without a reason
+            phrase, so the length shows whether the request succeeded.
+        count: requests to make.
+        connections: to make them over.
+
+    Raises:
+        WorkerError: a request failed.
+    """
+    log = run.directory / f"{run.tag}-{connections}.log"
+    command = ["h2load", "--h1", f"--requests={count}", f"--clients={connections}", f"--log-file={log}", url]
+    printed, sample = run.program(command, "h2load")
+    rate, done, data = (pattern.search(printed) for pattern in (_RATE, _DONE, _DATA))
+    if rate is None or done is None or data is None or (int(done[1]), int(data[1])) != (count, count * answer_bytes):
+        raise WorkerError(f"requests of {url} failed: {_counts(printed)}")
+    return _finished(sample, count, float(rate[1]), log)
+
+
+def _finished(sample: Sample, count: int, rate: float, log: Path) -> Sample:
+    """Complete a sample, and remove the log that it is made of."""
+    sample.messages = count
+    sample.values = {"calls_per_s": rate, "broker_cpu_us": sample.cpu_s["broker"] / count * 1e6}
+    sample.values |= _latencies(log)
     log.unlink()
     return sample
 

@@ -42,6 +42,8 @@ class DanubeServer(Server):
     command: list[str] = field(default_factory=list)
     directory: Path = Path()
     """Of the broker's data, the storage ``disk`` included."""
+    registry_port: int = 0
+    """Of the schema registry's REST interface; 0: there is none."""
 
     def restart(self, *, kill: bool = False) -> float:
         """End the broker (with SIGTERM and a drain, or with SIGKILL) and start it again.
@@ -67,6 +69,7 @@ class Danube(System):
         tls: serve with TLS only.
         secured: with access control; clients send the token of the administrator with each call and stream.
         consoles: so many are open beside the work, and metrics are scraped each second; 0: the broker is not watched.
+        registry: with the REST interface of the schema registry.
     """
 
     name = "danube"
@@ -79,8 +82,10 @@ class Danube(System):
         tls: bool = False,
         secured: bool = False,
         consoles: int = 0,
+        registry: bool = False,
     ) -> None:
         self._consoles = consoles
+        self._registry = registry
         self._tls = tls
         self._secured = secured
         self._storage = storage
@@ -105,13 +110,14 @@ class Danube(System):
         """Start the broker with a configuration file: address, simulated disk, storage."""
         import danube
 
-        port, http_port = free_ports(2)
+        port, http_port, registry_port = free_ports(3)
         data = directory / "data"
         config = directory / "danube.toml"
         lines = [
             f'listen = ["127.0.0.1:{port}"]',
             "admin_listen = []",
             f'http_listen = ["127.0.0.1:{http_port}"]',
+            f"registry_listen = {json.dumps([f'127.0.0.1:{registry_port}'] if self._registry else [])}",
             f"data_directory = {json.dumps(str(data))}",
             'log_level = "warning"',
             f"sync_delay_ms = {float(sync_delay_ms)}",
@@ -150,6 +156,7 @@ class Danube(System):
             processes=processes,
             command=command,
             directory=data,
+            registry_port=registry_port if self._registry else 0,
         )
 
     def topic(self, name: str) -> str:

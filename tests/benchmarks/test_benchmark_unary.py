@@ -29,6 +29,21 @@ def test_unary_calls_are_measured_beside_an_echo(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended  # h2load is a Debian package
+def test_the_registry_is_measured(tmp_path: Path) -> None:
+    if reason := _h2load.unavailable():
+        pytest.skip(reason)
+    said: list[str] = []
+    options = Options(["u2"], ["danube"], repetitions=1, scale=0.01, sync_delay_ms=0.0)
+    (scenario,) = run_all(options, tmp_path, said.append).scenarios
+    assert scenario.missing == [], said
+    for metric in ALL_SCENARIOS["u2"].metrics:
+        summary = scenario.measurements[0].summary(metric)
+        assert summary is not None, metric
+        assert summary.median > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_the_program_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     options = Options(["u1"], ["danube", "grpc-aio"], repetitions=1, scale=0.002, sync_delay_ms=0.0)
