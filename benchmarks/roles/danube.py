@@ -8,14 +8,15 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from pathlib import Path
 
 import trio
 
 import danube
 from benchmarks._payloads import CheckError, Tally, checksum, make_payloads
 from benchmarks._processes import Outcome, Work
+from benchmarks.roles._connect import connect
 from benchmarks.roles._pace import Pace
+from benchmarks.roles._values import consume_values, publish_values
 from benchmarks.worker import Control
 from danube.client import Client, Consumer, Pending
 from danube.model.errors import AlreadyExistsError
@@ -29,19 +30,6 @@ FILL_STEP = 100_000
 POOL_TICKS = 200
 TOPICS_AT_A_TIME = 16
 FLUSH_INTERVAL_S = 0.01
-CONNECT_S = 60.0
-"""A hundred connections at once take long on a busy machine, and connecting is not what is measured."""
-
-
-def _connect(work: Work) -> AbstractAsyncContextManager[Client]:
-    url, _, directory = work.address.partition("#")  # where the authority and the token are, if there are any
-    ca, token = Path(directory, "ca.pem"), Path(directory, "admin.token")
-    return danube.connect(
-        url,
-        connect_timeout_s=CONNECT_S,
-        ca=ca if url.startswith("danube+tls:") else None,
-        token_file=token if directory and token.exists() else None,
-    )
 
 
 async def _ensure_topic(client: Client, topic: str) -> None:
@@ -51,7 +39,7 @@ async def _ensure_topic(client: Client, topic: str) -> None:
 
 async def _create(work: Work, control: Control) -> Outcome:
     """Create the topic."""
-    async with _connect(work) as client:
+    async with connect(work) as client:
         began = control.ready()
         await _ensure_topic(client, work.topic)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=0)
@@ -59,7 +47,7 @@ async def _create(work: Work, control: Control) -> Outcome:
 
 async def _delete(work: Work, control: Control) -> Outcome:
     """Delete the topic, so that its space in the journal is free again."""
-    async with _connect(work) as client:
+    async with connect(work) as client:
         began = control.ready()
         await client.admin.delete_topic(work.topic)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=0)
@@ -71,7 +59,7 @@ async def _publish(work: Work, control: Control) -> Outcome:
     keys = _keys(work, work.count)
     expected = checksum(payloads)
     step = max(1, CALL_BYTES // work.size)
-    async with _connect(work) as client, client.producer(work.topic, durability="disk") as producer:
+    async with connect(work) as client, client.producer(work.topic, durability="disk") as producer:
         began = control.ready()
         sent = 0
         for first in range(0, work.count, step):
@@ -93,7 +81,7 @@ async def _publish_nowait(work: Work, control: Control) -> Outcome:
     """Send everything through ``send_nowait``; a bounded number of messages is unacknowledged."""
     payloads = make_payloads(work.count, work.size)
     expected = checksum(payloads)
-    async with _connect(work) as client, client.producer(work.topic, durability="disk") as producer:
+    async with connect(work) as client, client.producer(work.topic, durability="disk") as producer:
         window: deque[Pending] = deque()
         began = control.ready()
         for first in range(0, work.count, NOWAIT_STEP):
@@ -139,7 +127,7 @@ async def _consume(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         consumers = []
         for name in names:
-            client = await stack.enter_async_context(_connect(work))
+            client = await stack.enter_async_context(connect(work))
             consumers.append(
                 await stack.enter_async_context(client.consumer(work.topic, subscription=name, start="earliest"))
             )
@@ -161,7 +149,7 @@ async def _consume(work: Work, control: Control) -> Outcome:
 async def _replay(work: Work, control: Control) -> Outcome:
     """Read stored messages; the subscription is opened inside the timed region."""
     name = str(work.settings.get("prefix", "replay"))
-    async with _connect(work) as client:
+    async with connect(work) as client:
         began = control.ready()
         async with client.consumer(work.topic, subscription=name, start="earliest") as consumer:
             received, value = await _take_batches(consumer, work.count)
@@ -172,7 +160,7 @@ async def _replay(work: Work, control: Control) -> Outcome:
 async def _fill(work: Work, control: Control) -> Outcome:
     """Create the topic and store messages; payloads are made as they are sent."""
     value = 0
-    async with _connect(work) as client:
+    async with connect(work) as client:
         await _ensure_topic(client, work.topic)
         async with client.producer(work.topic, durability="disk") as producer:
             began = control.ready()
@@ -196,7 +184,7 @@ async def _publish_at_rate(work: Work, control: Control) -> Outcome:
     keys = _keys(work, len(pool))
     latencies: list[float] = []
     value = 0
-    async with _connect(work) as client, client.producer(work.topic, durability="disk") as producer:
+    async with connect(work) as client, client.producer(work.topic, durability="disk") as producer:
         began = control.ready()
         sent = 0
         while sent < ticks:
@@ -229,7 +217,7 @@ async def _consume_tail(work: Work, control: Control) -> Outcome:
     """Read one exclusive subscription from ``settings.start`` on, and report the times of arrival."""
     arrivals: list[tuple[int, int]] = []
     async with (
-        _connect(work) as client,
+        connect(work) as client,
         client.consumer(
             work.topic, subscription=str(work.settings["prefix"]), start=str(work.settings["start"])
         ) as consumer,
@@ -261,7 +249,7 @@ async def _replay_again_and_again(work: Work, control: Control) -> Outcome:
                 return
 
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(_connect(work)) for _ in range(int(work.settings["consumers"]))]
+        clients = [await stack.enter_async_context(connect(work)) for _ in range(int(work.settings["consumers"]))]
         began = control.ready()
         until = trio.current_time() + float(work.settings["seconds"])
         async with trio.open_nursery() as nursery:
@@ -275,7 +263,7 @@ async def _consume_each(work: Work, control: Control) -> Outcome:
     """Read message by message and acknowledge each."""
     received: list[bytes] = []
     async with (
-        _connect(work) as client,
+        connect(work) as client,
         client.consumer(work.topic, subscription="reader", start="earliest") as consumer,
     ):
         began = control.ready()
@@ -304,7 +292,7 @@ async def _consume_shared(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         consumers = []
         for _ in range(int(work.settings["consumers"])):
-            client = await stack.enter_async_context(_connect(work))
+            client = await stack.enter_async_context(connect(work))
             consumers.append(
                 await stack.enter_async_context(
                     client.consumer(work.topic, subscription="shared", type="shared", start="earliest")
@@ -348,7 +336,7 @@ async def _consume_group(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         consumers = []
         for number in range(int(work.settings["consumers"])):
-            client = await stack.enter_async_context(_connect(work))
+            client = await stack.enter_async_context(connect(work))
             consumers.append(await stack.enter_async_context(_member(client, work, f"worker-{number}")))
         began = control.ready()
         async with trio.open_nursery() as nursery:
@@ -377,7 +365,7 @@ async def _stick(work: Work, control: Control) -> Outcome:
             await trio.sleep_forever()
 
     async with (
-        _connect(work) as client,
+        connect(work) as client,
         _member(client, work, "stuck") as consumer,
         trio.open_nursery() as nursery,
     ):
@@ -398,7 +386,7 @@ async def _latency(work: Work, control: Control) -> Outcome:
     payloads = make_payloads(2 * work.count, work.size)
     back_to_back: list[float] = []
     paced: list[float] = []
-    async with _connect(work) as client, client.producer(work.topic, durability="disk") as producer:
+    async with connect(work) as client, client.producer(work.topic, durability="disk") as producer:
         for payload in make_payloads(50, work.size):
             await producer.send(payload)
         began = control.ready()
@@ -438,7 +426,7 @@ async def _connections(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         producers = []
         for _ in range(connections):
-            client = await stack.enter_async_context(_connect(work))
+            client = await stack.enter_async_context(connect(work))
             producers.append(await stack.enter_async_context(client.producer(work.topic, durability="disk")))
         began = control.ready()
         async with trio.open_nursery() as nursery:
@@ -460,7 +448,7 @@ async def _fill_topics(work: Work, control: Control) -> Outcome:
             async with client.producer(f"{work.topic}-{number}", durability="disk") as producer:
                 await producer.send_many(make_payloads(work.count, work.size, number * work.count))
 
-    async with _connect(work) as client:
+    async with connect(work) as client:
         began = control.ready()
         async with trio.open_nursery() as nursery:
             for _ in range(TOPICS_AT_A_TIME):
@@ -474,14 +462,14 @@ async def _hold_connections(work: Work, control: Control) -> Outcome:
     async with AsyncExitStack() as stack:
         began = control.ready()
         for _ in range(connections):
-            await stack.enter_async_context(_connect(work))
+            await stack.enter_async_context(connect(work))
         await trio.to_thread.run_sync(control.hold)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=connections)
 
 
 async def _backlog(work: Work, control: Control) -> Outcome:
     """Store a backlog for a subscription without a consumer; payloads are made as they are sent."""
-    async with _connect(work) as client:
+    async with connect(work) as client:
         await _ensure_topic(client, work.topic)
         async with client.consumer(work.topic, subscription="absent", start="earliest"):
             pass
@@ -519,5 +507,7 @@ ROLES = {
         "fill_topics": _fill_topics,
         "hold_connections": _hold_connections,
         "backlog": _backlog,
+        "publish_values": publish_values,
+        "consume_values": consume_values,
     }.items()
 }

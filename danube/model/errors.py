@@ -67,6 +67,7 @@ __all__ = [
     "SchemaModeError",
     "SchemaNotDeletedError",
     "SchemaNotFoundError",
+    "SchemaError",
     "SchemaPayloadError",
     "SchemaReferencedError",
     "SchemaSettingNotFoundError",

@@ -104,5 +104,5 @@ def test_scenarios_about_history_run_only_when_they_are_named(monkeypatch: pytes
     monkeypatch.setattr(command_line, "run_all", note)
     for arguments in ([], ["run"], ["h2", "s1"], ["-s", "h4"]):
         assert command_line.main([*arguments, "-o", str(tmp_path)]) == 130
-    usual = ["s1", "s1b", "s2", "s3", "s4", "s5", "s6", "s7", "memory"]
+    usual = ["s1", "s1b", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "memory"]
     assert chosen == [usual, usual, ["s1", "h2"], ["h4"]]
