@@ -9,10 +9,14 @@ import msgspec
 import pytest
 import trio
 from broker.broker_harness import running_broker
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
+from telemetry_helpers import Collected
 
 import danube
-from danube.client import Batch, Message
+from danube.client import Batch, Message, _values
 from danube.model.errors import (
     FailedPreconditionError,
     IncompatibleSchemaError,
@@ -21,7 +25,9 @@ from danube.model.errors import (
     SchemaError,
     SchemaNotFoundError,
     SubjectNotFoundError,
+    UnavailableError,
 )
+from danube.model.schema_api import SchemaInfo
 
 pytestmark = pytest.mark.virtual
 
@@ -289,3 +295,114 @@ async def test_a_cancelled_receive_loses_nothing_while_a_schema_is_asked_for(tmp
                 await asked.wait()
                 nursery.cancel_scope.cancel()
             assert [(await reader.receive()).value.id for _ in range(2)] == [1, 2]
+
+
+def shop_classes() -> dict[str, Any]:
+    """Message classes of three files, of which the last imports the second, and that the first."""
+    pool = DescriptorPool()
+    field = FieldDescriptorProto
+    for name, package, message, inner in (
+        ("money.proto", "money", "Amount", ""),
+        ("shop/line.proto", "shop", "Line", "money.Amount"),
+        ("shop/order.proto", "shop", "Order", "shop.Line"),
+    ):
+        file = FileDescriptorProto(name=name, package=package, syntax="proto3")
+        file.dependency.append("google/protobuf/timestamp.proto")
+        file.dependency.extend({"money.Amount": ["money.proto"], "shop.Line": ["shop/line.proto"]}.get(inner, []))
+        made = file.message_type.add(name=message)
+        made.field.add(name="id", number=1, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
+        stamp = ".google.protobuf.Timestamp"
+        made.field.add(name="at", number=2, type=field.TYPE_MESSAGE, label=field.LABEL_OPTIONAL, type_name=stamp)
+        if inner:
+            made.field.add(
+                name="inner", number=3, type=field.TYPE_MESSAGE, label=field.LABEL_OPTIONAL, type_name=f".{inner}"
+            )
+        if name == "money.proto":
+            timestamp = FileDescriptorProto()
+            Timestamp.DESCRIPTOR.file.CopyToProto(timestamp)
+            pool.Add(timestamp)
+        pool.Add(file)
+    return {each: GetMessageClass(pool.FindMessageTypeByName(each)) for each in ("shop.Order", "shop.Line")}
+
+
+async def test_imports_of_protobuf_files_are_registered_under_their_names(tmp_path: Path) -> None:
+    order = shop_classes()["shop.Order"]
+    async with running_broker(tmp_path) as running, running.client() as client:
+        for register in (True, True, False):
+            async with client.producer(TOPIC, schema=danube.Protobuf(order), register=register) as producer:
+                value = order(id=1)
+                value.inner.inner.id = 7
+                await producer.send(value)
+        subjects = [row.subject for row in await client.schemas.subjects()]
+        assert subjects == [SUBJECT, "money.proto", "shop/line.proto"]
+        known = await client.schemas.version(SUBJECT)
+        assert [(each.name, each.version) for each in known.references] == [("shop/line.proto", 1)]
+        assert known.name == "shop.Order"
+        for schema in (order, danube.Subject(SUBJECT)):
+            async with client.reader(TOPIC, start="earliest", schema=schema) as reader:
+                values = (await reader.receive_batch()).values()
+                assert [each.inner.inner.id for each in values] == [7] * len(values)
+        line = shop_classes()["shop.Line"]
+        async with client.reader(TOPIC, start="earliest", schema=line) as reader:
+            with pytest.raises(SchemaError, match=r"is a shop.Order, and the reader's message is shop.Line"):
+                (await reader.receive_batch()).values()
+
+
+async def test_decoders_of_a_bounded_number_of_writers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_values, "_MOST_WRITERS", 3)
+    asked: list[int] = []
+
+    class Registry:
+        async def get(self, number: int) -> SchemaInfo:
+            asked.append(number)
+            return SchemaInfo(number, "string" if number == 7 else "json_schema", "{}")
+
+    reading = await _values.open_reading(Registry(), TOPIC, Order, register=False, strategy="topic")  # type: ignore[arg-type]
+    assert asked == []
+    for number in (1, 2, 3, 4, 7, 1):
+        await reading.learn(number)
+        assert len(reading._decoders) <= 4
+    assert asked == [1, 2, 3, 4, 7, 1]
+    assert reading.decoder(0)(b'{"id": 1}') == reading.decoder(1)(b'{"id": 1}') == Order(1)
+    with pytest.raises(SchemaError, match="of type string"):
+        reading.decoder(7)(b"{}")
+
+
+async def test_a_traced_producer_encodes_as_others_do(tmp_path: Path) -> None:
+    collected = Collected()
+    async with running_broker(tmp_path) as running, running.client(telemetry=collected.telemetry) as client:
+        async with client.producer(TOPIC, schema=Order) as producer:
+            await producer.send(Order(1))
+            await producer.send_nowait(Order(2))
+            await producer.send_many([Order(3)])
+            with pytest.raises(SchemaError):
+                await producer.send(Order("x"))  # type: ignore[arg-type]
+        async with client.consumer(TOPIC, subscription="s", start="earliest", schema=Order) as consumer:
+            for number in (1, 2, 3):
+                message = await consumer.receive()
+                assert message.value == Order(number)
+                assert "traceparent" in (message.attributes or {})
+                with consumer.processing(message):
+                    await message.ack()
+        async with client.reader(TOPIC, start="earliest", schema=Order) as reader:
+            assert (await reader.receive()).value == Order(1)
+    assert len(collected.spans("send")) == 3
+    collected.close()
+
+
+async def test_a_registry_that_does_not_answer_loses_no_messages(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        async with client.producer(TOPIC, schema=Order) as producer:
+            await producer.send(Order(1))
+        async with client.reader(TOPIC, start="earliest", schema=Order) as reader:
+            schemas = reader._reading._schemas  # type: ignore[union-attr]
+            get = schemas.get
+
+            async def fail(number: int) -> Any:
+                schemas.get = get  # type: ignore[method-assign]
+                raise UnavailableError("no broker answers")
+
+            schemas.get = fail  # type: ignore[method-assign]
+            with pytest.raises(UnavailableError):
+                await reader.receive()
+            assert (await reader.receive()).value == Order(1)

@@ -145,7 +145,7 @@ MAKERS = [pytest.param(Json, id="json"), pytest.param(Avro, id="avro")]
 
 @pytest.mark.parametrize("make", MAKERS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_values_come_back_as_they_were(make: Any, data: st.DataObject) -> None:
     kind, values = data.draw(kinds())
     codec = codec_of(make(msgspec.defstruct("Whole", [("it", kind)])))
@@ -161,7 +161,7 @@ def codec_value(codec: Any, value: Any) -> Any:
 
 @pytest.mark.parametrize("make", MAKERS)
 @given(versions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_versions_read_each_other_and_are_compatible(make: Any, pair: tuple[type, type, Any, Any]) -> None:
     first, second, old, new = pair
     before, after = codec_of(make(first)), codec_of(make(second))
@@ -177,7 +177,7 @@ def test_versions_read_each_other_and_are_compatible(make: Any, pair: tuple[type
 
 
 @given(NODES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_values_of_a_text_are_dicts_of_the_same_payloads(node: Node) -> None:
     for make in (Json, Avro):
         typed = codec_of(make(Node))
@@ -194,7 +194,7 @@ def test_values_of_a_text_are_dicts_of_the_same_payloads(node: Node) -> None:
     [(str, TEXT), (bytes, st.binary()), (int, st.integers()), (float, FLOAT), (list[Line], st.just([]))],
 )
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_plain_values_come_back_as_they_were(kind: Any, values: Any, data: st.DataObject) -> None:
     codec = codec_of(kind)
     value = data.draw(values)
@@ -217,7 +217,7 @@ class Model(pydantic.BaseModel):
 
 
 @given(LONG, TEXT, st.lists(st.builds(Spot, LONG, FLOAT), max_size=2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_models_of_pydantic_come_back_as_they_were(number: int, name: str, parts: list[Spot]) -> None:
     codec = codec_of(Model)
     inner = Model(number=number, theName=name, parts=parts)
@@ -233,7 +233,7 @@ def test_models_of_pydantic_come_back_as_they_were(number: int, name: str, parts
 
 
 @given(LONG.filter(lambda each: abs(each) < 2**40), st.integers(0, 999_999_999))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_protobuf_messages_come_back_as_they_were(seconds: int, nanos: int) -> None:
     codec = codec_of(Timestamp)
     assert codec.name == codec.source.message == "google.protobuf.Timestamp"
@@ -330,14 +330,14 @@ def fault(codec: Any, payload: bytes) -> str | None:
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda each: f"{type(each).__name__}")
 @given(st.binary(max_size=64))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_bytes_decode_or_are_a_schema_error(codec: Any, payload: bytes) -> None:
     why = fault(codec, payload)
     assert why is None or why.startswith(f"the payload cannot be decoded ({codec.source.type.value}): ")
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_damaged_datum_decodes_or_is_a_schema_error(data: st.DataObject) -> None:
     codec = codec_of(Avro(Node))
     payload = bytearray(codec.encode(data.draw(NODES)))
