@@ -109,12 +109,12 @@ class Consumer(Receiver[Feed, V]):
         if confirmation is not None:
             confirmation.set()
 
-    async def _next_batch(self, *, until_caught_up: bool) -> Batch[V] | None:
+    async def _next_batch(self, *, until_caught_up: bool, or_message: bool = False) -> Batch[V] | None:
         if self._gave_back:
             self._gave_back = False
             for feed in self._feeds:
                 feed.resume_credit()
-        return await super()._next_batch(until_caught_up=until_caught_up)
+        return await super()._next_batch(until_caught_up=until_caught_up, or_message=or_message)
 
     # --- Leases ------------------------------------------------------------------------------------------------------
 

@@ -136,8 +136,9 @@ class Receiver(Generic[F, V]):
             if message is not None:
                 return message
             self._open_batches.clear()
-            batch = await self._next_batch(until_caught_up=False)
-            assert batch is not None
+            batch = await self._next_batch(until_caught_up=False, or_message=True)
+            if batch is None:
+                continue  # another task has opened a batch with more than the one message that it takes
             if len(batch) == 1:
                 return batch[0]
             self._open(batch)
@@ -150,8 +151,15 @@ class Receiver(Generic[F, V]):
             self._source = opened.messages
         else:
             self._source = chain.from_iterable([one.messages for one in self._open_batches])
+        self._notify()  # tasks that wait for a message find one here
 
-    async def _next_batch(self, *, until_caught_up: bool) -> Batch[V] | None:
+    async def _next_batch(self, *, until_caught_up: bool, or_message: bool = False) -> Batch[V] | None:
+        """Return the next batch; wait for one if necessary.
+
+        Args:
+            until_caught_up: return None once the backlog has been taken.
+            or_message: return None as soon as another task has opened a batch that still has messages.
+        """
         if self._handed_out >= _TURN_MESSAGES:
             self._handed_out = 0
             await anyio.lowlevel.checkpoint()
@@ -171,6 +179,8 @@ class Receiver(Generic[F, V]):
                 return None
             self._check()
             self._handed_out = 0
+            if or_message and any(one.next_offset is not None for one in self._open_batches):
+                return None
             await self._changed.wait()
 
     def _pop(self) -> Batch[V] | None:

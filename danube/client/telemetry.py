@@ -306,9 +306,11 @@ class _TracedConsumer(Consumer):
         with _settling(self._telemetry, "ack_cumulative", self._destination(), message.partition, message.offset, None):
             await super().ack_cumulative(message)
 
-    async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
+    async def _next_batch(self, *, until_caught_up: bool, or_message: bool = False) -> Batch | None:
         batch = await _received(
-            self._telemetry, self._destination, partial(super()._next_batch, until_caught_up=until_caught_up)
+            self._telemetry,
+            self._destination,
+            partial(super()._next_batch, until_caught_up=until_caught_up, or_message=or_message),
         )
         if batch is not None:
             batch.feed = self._observed(batch.feed)
@@ -331,8 +333,8 @@ class _TracedReader(Reader):
     def processing(self, message: BareMessage | DeliveredBatch) -> Processing:
         return _TracedProcessing(self._telemetry, self._destination(), message)
 
-    async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
-        take = partial(super()._next_batch, until_caught_up=until_caught_up)
+    async def _next_batch(self, *, until_caught_up: bool, or_message: bool = False) -> Batch | None:
+        take = partial(super()._next_batch, until_caught_up=until_caught_up, or_message=or_message)
         return await _received(self._telemetry, self._destination, take)
 
     def _destination(self) -> Destination:

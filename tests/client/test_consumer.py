@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 from fake_broker import FakeBroker, running_broker, wait_until
 
 import danube
@@ -411,3 +412,21 @@ async def test_several_tasks_share_a_consumer() -> None:
                 await trio.sleep(0.02)  # and nothing comes twice
                 nursery.cancel_scope.cancel()
         assert sorted(seen, key=int) == numbered(0, 200)
+
+
+async def test_tasks_that_wait_share_the_messages_of_one_batch() -> None:
+    async with running_broker() as broker, danube.connect(broker.url) as client:
+        async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            taken: list[bytes] = []
+
+            async def one() -> None:
+                taken.append((await consumer.receive()).payload)
+
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(3):
+                        nursery.start_soon(one)
+                    await trio.testing.wait_all_tasks_blocked()
+                    async with client.producer(TOPIC) as producer:
+                        await producer.send_many(numbered(0, 3))
+            assert sorted(taken) == numbered(0, 3)
