@@ -14,6 +14,7 @@ from danube.model.errors import (
     FailedPreconditionError,
     InvalidSchemaError,
     NotFoundError,
+    PermissionDeniedError,
     SchemaError,
 )
 from danube.model.schema_api import SchemaInfo, SchemaReference
@@ -160,14 +161,24 @@ async def _pinned(
 
 
 async def _registered(schemas: Schemas, subject: str, source: Source, *, register: bool) -> SchemaRef:
-    ask = schemas.register if register else schemas.find
-    found = await ask(
-        subject,
-        source.type.value,
-        source.text,
-        references=await _references(ask, source) if source.needs else (),
-        message=source.message,
-    )
+    """Return the number and version of a schema in a subject.
+
+    Programs that may not register go on with a schema that is there already.
+    """
+    if register:
+        try:
+            return await _asked(schemas.register, subject, source)
+        except PermissionDeniedError as error:
+            try:
+                return await _asked(schemas.find, subject, source)
+            except NotFoundError:
+                raise error from None
+    return await _asked(schemas.find, subject, source)
+
+
+async def _asked(ask: Callable[..., Any], subject: str, source: Source) -> SchemaRef:
+    references = await _references(ask, source) if source.needs else ()
+    found = await ask(subject, source.type.value, source.text, references=references, message=source.message)
     return SchemaRef(found.number, found.version)
 
 
