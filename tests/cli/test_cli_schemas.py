@@ -49,7 +49,9 @@ def test_a_subject_from_its_first_version_to_its_end(broker: BrokerProcess, file
     assert again == f"{SUBJECT}  version 1  id {number}  avro  (registered before)\n"
 
     refused = run(broker, "check", SUBJECT, files / "noted.avsc", code=78)
-    assert refused == "incompatible (BACKWARD with version 1): field 'note' has no default, and the writer has no such field\n"
+    assert refused == (
+        "incompatible (BACKWARD with version 1): field 'note' has no default, and the writer has no such field\n"
+    )
     assert "field 'note' has no default" in run(broker, "register", SUBJECT, files / "noted.avsc", code=78)
     assert run(broker, "check", SUBJECT, files / "defaulted.avsc") == "compatible (BACKWARD, with version 1)\n"
     assert run(broker, "check", "new", files / "noted.avsc").startswith("compatible (BACKWARD, there is no version")
