@@ -16,6 +16,7 @@ from danube.cli._questions import YesOption, confirm
 from danube.model.errors import IncompatibleSchemaError, InvalidArgumentError, exit_code
 
 if TYPE_CHECKING:
+    from danube.client import Client
     from danube.model.schema_api import SchemaInfo, SchemaReference, SubjectInfo
 
 __all__ = ["schemas_app"]
@@ -173,12 +174,12 @@ def diff_versions(
     context: ContextOption = None,
 ) -> None:
     """Show in which lines the texts of two versions differ; JSON is put into lines first."""
-    texts = []
-    for version in (old, new):
-        found = run_with_client(
-            lambda client, version=version: client.schemas.version(subject, version, deleted=version > 0), url, context
-        )
-        texts.append((f"{subject}@{found.version}", _lines(found)))
+
+    async def versions(client: Client) -> list[SchemaInfo]:
+        return [await client.schemas.version(subject, each, deleted=each > 0) for each in (old, new)]
+
+    found = run_with_client(versions, url, context)
+    texts = [(f"{subject}@{each.version}", _lines(each)) for each in found]
     (old_name, before), (new_name, after) = texts
     for line in difflib.unified_diff(before, after, old_name, new_name, lineterm=""):
         print(line)
