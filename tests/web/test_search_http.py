@@ -17,6 +17,7 @@ import pytest
 from broker.broker_harness import wait_until
 from brokers import BrokerProcess
 from web_harness import API, ORDERS, TOPIC, Event, Events, Web, web_broker
+from web_secured import secured
 
 from danube.web.search import pool
 
@@ -163,6 +164,24 @@ async def test_a_silent_process_is_killed(tmp_path: Path, monkeypatch: pytest.Mo
         assert (error.name, error.data["code"]) == ("error", "unavailable")
         assert "search_silence_s = 0.3" in error.data["detail"]
         await wait_until(lambda: not search_processes())
+
+
+async def test_the_session_of_a_browser_searches_with_the_rights_of_its_login(tmp_path: Path) -> None:
+    async with secured(tmp_path) as broker:
+        web, admin = broker.web, broker.proof("user:admin")
+        await broker.bind("reader", "consumer", "topic:/shop/orders")
+        await web.post(f"{API}/topics/shop/orders/messages", {"messages": [{"payload": "x"}]}, 201, admin)
+        token = broker.proof("service:reader")["Authorization"].removeprefix("Bearer ")
+        begun = await web.ask("POST", f"{API}/session", {"token": token})
+        cookie = begun.headers["set-cookie"].partition(";")[0]
+        path, body = f"{API}/topics/shop/orders/messages:search", {"filter": "text == x"}
+        async with web.events(path, body, Cookie=cookie, Danube_CSRF=begun.json["csrf"]) as events:
+            (match,), end = await ended(events)
+            assert (match.data["payload"], end.data["reason"]) == ("x", "complete")
+        given = {"Cookie": cookie, "Danube-CSRF": begun.json["csrf"]}
+        hidden = await web.ask("POST", f"{API}/topics/hr/salaries/messages:search", body, given)
+        assert hidden.status in (403, 404)
+        assert (await web.ask("POST", path, body, {"Cookie": cookie})).status == 403, "without the CSRF token"
 
 
 @contextmanager
