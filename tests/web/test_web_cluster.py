@@ -137,3 +137,22 @@ def test_the_location_is_the_same_target_at_the_owner() -> None:
     assert answer_of_owner(error, {}, target, whole=True).status == 503
     assert answer_of_owner(error, {"b2:6650": "http://b2:8650"}, target, whole=False).status == 503
     assert answer_of_owner(error, {"b2:6650": "http://b2:8650"}, target, whole=True).status == 307
+
+
+async def test_a_search_reads_all_partitions_wherever_their_owners_are(tmp_path: Path) -> None:
+    async with web_cluster(tmp_path) as webs:
+        topic = f"{API}/topics/default/spread"
+        await webs[0].post(f"{API}/topics", {"topic": "/default/spread", "partitions": 6}, 201)
+        parts = {f"/default/spread-part-{number}" for number in range(6)}
+
+        def served() -> list[set[str]]:
+            return [parts & {each.name for each in web.running.broker.directory.topics()} for web in webs]
+
+        await wait_until(lambda: sum(map(len, served())) == 6)
+        assert sum(map(bool, served())) > 1, "several brokers own some"
+        await webs[0].publish(*map(str, range(60)), topic=topic)
+        async with webs[1].events(f"{topic}/messages:search", {"filter": "text $= 7"}) as events:
+            found = await events.take(6, "match")
+            (end,) = await events.take(1, "end")
+        assert sorted(each.data["payload"] for each in found) == ["17", "27", "37", "47", "57", "7"]
+        assert (end.data["scanned"], end.data["reason"]) == (60, "complete")
