@@ -85,6 +85,8 @@ async def test_a_broker_answers_for_topics_of_others(tmp_path: Path) -> None:
         assert (row["floor"], row["backlog_messages"]) == (2, 1)
         assert (await web.get(billing))["subscriptions"] == [row]
         assert "is delivered" in (await web.get(f"{billing}/explain"))["sentence"]
+        (held,) = (await web.get(f"{orders}/messages/0/2/deliveries"))["deliveries"]
+        assert (held["subscription"], held["state"] in ("in-flight", "undelivered")) == ("billing", True)
         await web.post(f"{billing}:seek", {"position": "earliest"}, 204, await web.match(orders))
         assert (await web.get(billing))["subscriptions"][0]["floor"] == 0
         changed = await web.ask("PATCH", f"{billing}/policy", {"ack_timeout_s": 7.0})

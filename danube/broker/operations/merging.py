@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from danube.model import api, history_api
+from danube.model.errors import InvalidArgumentError
 from danube.model.history_api import HistoryMethod
 from danube.model.ids import NO_TOPIC, Offset
 from danube.model.inspect_api import InspectMethod, ReaderList
-from danube.model.overview_api import OverviewMethod, SeekPlans
+from danube.model.names import partition_name
+from danube.model.overview_api import FindDeliveries, MessageDeliveries, OverviewMethod, SeekPlans
 from danube.model.policy_api import PolicyMethod
 
 if TYPE_CHECKING:
@@ -94,6 +96,13 @@ def _explanation(request: api.SubscriptionRef, answers: Sequence[api.Explanation
     return api.Explanation(request.topic, request.subscription, state, sentences)
 
 
+def _deliveries(request: FindDeliveries, answers: Sequence[MessageDeliveries]) -> MessageDeliveries:
+    raise InvalidArgumentError(
+        f"topic {request.topic!r} has {len(answers)} partitions, each with offsets of its own; name one of them, such"
+        f" as {partition_name(request.topic, 0)!r}"
+    )
+
+
 Merge = Callable[[Any, Sequence[Any]], Any]
 """``merge(request, answers)`` returns the answer about the whole topic, of those about some partitions, in order."""
 
@@ -104,6 +113,7 @@ MERGED: Final[dict[str, tuple[type, Merge]]] = {
     api.Method.CREATE_SUBSCRIPTION: (api.SubscriptionList, _subscriptions),
     api.Method.SEEK_SUBSCRIPTION: (api.Done, _done),
     OverviewMethod.PLAN_SEEK: (SeekPlans, _seeks),
+    OverviewMethod.DELIVERIES: (MessageDeliveries, _deliveries),
     api.Method.DELETE_SUBSCRIPTION: (api.Done, _done),
     PolicyMethod.CHANGE_SUBSCRIPTION: (api.SubscriptionList, _subscriptions),
     HistoryMethod.CHANGE_RETENTION: (history_api.RetentionPlans, _plans),
