@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -106,8 +108,28 @@ def url_of(broker: BrokerProcess) -> str:
     return found[0]
 
 
-@pytest.fixture(scope="session")
+def secure_url(broker: BrokerProcess) -> str:
+    """Return the address for clients of a broker with TLS, from its ready line."""
+    found = re.search(r"127\.0\.0\.1:\d+", broker.ready_line)
+    assert found is not None, broker.ready_line
+    return f"danube+tls://{found[0]}"
+
+
+@contextmanager
+def secured_broker(directory: Path) -> Iterator[tuple[BrokerProcess, str]]:
+    """Run a broker with access control and TLS; the second value is the token of its administrator."""
+    data, config, secrets = directory / "data", directory / "danube.toml", directory / "secrets"
+    made = ["init", "--host", "127.0.0.1", "--directory", str(secrets), "--data-dir", str(data), "-c", str(config)]
+    environment = os.environ | {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory / "config")}
+    command = [sys.executable, "-m", "danube", "security", *made]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+    with BrokerProcess(data, "--config", str(config), http_listen="127.0.0.1:0") as broker:
+        yield broker, (secrets / "admin.token").read_text().strip()
+
+
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """A browser, which ends with the module: a second Playwright does not start beside a first one."""
     path = shutil.which("chromium")
     if path is None:
         pytest.skip("chromium is missing: run tests/extended/install-debian-packages")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from brokers import BrokerProcess
-from console_browser import Console, axe, broker_url, chromium, console, console_of, orders, url_of
+from console_browser import Console, axe, broker_url, chromium, console, console_of, orders, secured_broker, url_of
 from playwright.sync_api import Browser, expect
 
 pytestmark = pytest.mark.extended
@@ -204,31 +200,7 @@ def test_change_the_retention_of_a_topic_in_a_new_namespace_after_a_dry_run(cons
 
 
 def test_log_in_with_a_token_that_the_browser_does_not_keep(chromium: Browser, tmp_path: Path, axe: str) -> None:
-    data, config = tmp_path / "data", tmp_path / "danube.toml"
-    made = [
-        "init",
-        "--host",
-        "127.0.0.1",
-        "--directory",
-        str(tmp_path / "secrets"),
-        "--data-dir",
-        str(data),
-        "-c",
-        str(config),
-    ]
-    environment = os.environ | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
-    subprocess.run(
-        [sys.executable, "-m", "danube", "security", *made],
-        env=environment,
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    token = (tmp_path / "secrets" / "admin.token").read_text().strip()
-    with (
-        BrokerProcess(data, "--config", str(config), http_listen="127.0.0.1:0") as broker,
-        console_of(chromium, url_of(broker)) as console,
-    ):
+    with secured_broker(tmp_path) as (broker, token), console_of(chromium, url_of(broker)) as console:
         page = console.page
         console.open("/topics")
         dialog = page.get_by_role("dialog")
@@ -317,6 +289,25 @@ def test_replay_and_drop_dead_letters(console: Console) -> None:
     # The refused dry run is the only thing that the browser reports.
     assert all("404" in each for each in console.errors)
     console.errors.clear()
+
+
+def test_a_blocked_subscription_is_helped_from_the_overview(console: Console) -> None:
+    page = console.page
+    console.call("POST", "topics", {"topic": "/default/stuck"})
+    path = "topics/default/stuck/subscriptions/ledger"
+    console.call("POST", f"{path}:pull", {"start": "latest"})
+    console.call("PATCH", f"{path}/policy", {"max_redelivery_count": 0, "poison": "block"})
+    console.publish("/default/stuck", orders(1))
+    (message,) = console.call("POST", f"{path}:pull", {"wait_s": 10})["messages"]
+    console.call("POST", f"{path}:nack", {"ack_ids": [message["ack_id"]], "reason": "no such account"})
+    console.open("/")
+    item = page.locator(".attention li", has_text="ledger")
+    expect(item).to_contain_text("blocked")
+    item.get_by_role("button", name="Send it to dead letters …").click()
+    page.get_by_role("button", name="Change it").click()
+    expect(item).to_have_count(0)
+    console.open("/subscriptions/default/stuck/ledger?tab=dead-letters")
+    expect(page.locator(".reasons")).to_contain_text("no such account")
 
 
 # --- All pages

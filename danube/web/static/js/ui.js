@@ -102,12 +102,16 @@ export async function copyText(text) {
 /** A dialog over the page; Escape and the cross close it. */
 export function Dialog({ title, onClose, children, footer, wide }) {
   const ref = useRef();
+  const gone = useRef(false);
   useEffect(() => {
     const element = ref.current;
     if (!element.open) element.showModal();
-    return () => element.open && element.close();
+    return () => {
+      gone.current = true; // the event `close` comes later, when another dialog may be in its place
+      if (element.open) element.close();
+    };
   }, []);
-  return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-labelledby="dialog-title" onClose=${onClose}
+  return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-labelledby="dialog-title" onClose=${() => gone.current || onClose()}
     onCancel=${(event) => event.target === ref.current && onClose()}>
     <div class="in">
       <header><h2 id="dialog-title">${title}</h2><${Button} kind="plain" icon="close" label="Close" onClick=${onClose} /></header>
