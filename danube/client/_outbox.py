@@ -176,7 +176,8 @@ class Outbox:
         self.epoch = NO_PRODUCER_EPOCH
         self._max_part_bytes = batch_max_bytes
         self._codec = codec
-        self._schema = schema
+        self.schema = schema
+        """What the headers of batches say that are encoded from now on."""
         self._sent = 0  # number of batches at the head of `flight` that were sent on the current stream
         self._refused = 0  # number of those that were refused
         self._paused = True  # not connected, or waiting for resume()
@@ -320,8 +321,8 @@ class Outbox:
             base_sequence=self.next_sequence,
             publish_time_us=now_us,
             codec=self._codec,
-            schema_id=self._schema.schema_id,
-            schema_version=self._schema.schema_version,
+            schema_id=self.schema.schema_id,
+            schema_version=self.schema.schema_version,
             deliver_at_us=batch.deliver_at_us,
         )
         if len(part) > self._max_part_bytes:

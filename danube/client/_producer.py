@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from danube.client._lane import Lane
+    from danube.model.batch import SchemaRef
     from danube.model.policies import Durability
 
 __all__ = ["Producer"]
@@ -208,6 +209,14 @@ class Producer(Generic[P]):
 
     _accept = send_nowait
     """The same for :meth:`send`, also in a class that overrides the former."""
+
+    def _carry(self, schema: SchemaRef) -> None:
+        """Name a schema in the headers of later batches, for payloads that are encoded already.
+
+        Messages that were accepted before must be settled, since batches are encoded when they are sent.
+        """
+        for lane in self._lanes:
+            lane.outbox.schema = schema
 
     def _accept_delayed(
         self, payload: P, given: str | bytes | None, attributes: dict[str, str] | None, deliver_at_us: int

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
+from danube.model.batch import SchemaRef
 from danube.model.dead_letters import ORIGINAL_TOPIC, REPLAY_SUBSCRIPTION, Selection, own_attributes
 from danube.model.errors import InvalidArgumentError, LimitExceededError, NotFoundError
 from danube.model.names import split_partition, validate_topic
@@ -148,13 +149,15 @@ class Replay:
         """Send or drop the messages of a batch that are meant, and acknowledge them."""
         limit, selection = self._options.limit, self._options.selection
         under_way: list[tuple[Message, str, Pending | None]] = []
+        schema = SchemaRef(batch.schema_id, batch.schema_version)
         for message in batch:
             if limit is not None and self.count + len(under_way) >= limit:
                 break
             if not selection.takes(message.partition, message.offset, message.attributes):
                 self.passed += 1
                 continue
-            topic = self._options.to or base_of((message.attributes or {}).get(ORIGINAL_TOPIC, ""))
+            original = base_of((message.attributes or {}).get(ORIGINAL_TOPIC, ""))
+            topic = self._options.to or original
             if self._options.drop:
                 topic = topic or self._options.topic
                 if self._options.dry_run:
@@ -168,6 +171,8 @@ class Replay:
             elif target is None:
                 self.sent[topic] += 1
             else:
+                # A batch is settled before the next one begins, and its messages have one schema.
+                target._carry(schema if topic == original else SchemaRef(batch.schema_id))
                 attributes = own_attributes(message.attributes)
                 under_way.append((message, topic, await _send(target, message, attributes)))
         for message, topic, pending in under_way:

@@ -17,6 +17,7 @@ from telemetry_helpers import Collected
 
 import danube
 from danube.client import Batch, Message, _values
+from danube.client.replaying import Replay, ReplayOptions
 from danube.model.errors import (
     FailedPreconditionError,
     IncompatibleSchemaError,
@@ -406,3 +407,33 @@ async def test_a_registry_that_does_not_answer_loses_no_messages(tmp_path: Path)
             with pytest.raises(UnavailableError):
                 await reader.receive()
             assert (await reader.receive()).value == Order(1)
+
+
+@pytest.mark.parametrize("to", [None, "/default/repaired"])
+async def test_replayed_dead_letters_keep_their_schema(to: str | None, tmp_path: Path) -> None:
+    first, _, newest = versions(danube.Avro)
+    letters = "/default/letters"
+    policy = {"poison": "dead-letter", "max_redelivery_count": 0, "dead_letter_topic": letters}
+    async with running_broker(tmp_path) as running, running.client() as client:
+        for topic in (letters, "/default/repaired"):
+            await client.admin.create_topic(topic)
+        for schema, value in ((first, First(1)), (newest, Order(2, "eve"))):
+            async with client.producer(TOPIC, schema=schema) as producer:
+                await producer.send(value)
+        rows = (await client.schemas.subject(SUBJECT)).versions
+        consuming = client.consumer(TOPIC, subscription="billing", start="earliest", schema=newest, policy=policy)
+        async with consuming as consumer, client.reader(letters, start="earliest", schema=newest) as reader:
+            for _ in range(2):
+                await (await consumer.receive()).nack(reason="refused")
+            assert [(await reader.receive()).value for _ in range(2)] == [Order(1), Order(2, "eve")]
+        replay = Replay(client, ReplayOptions(topic=letters, to=to))
+        await replay.run()
+        assert replay.count == 2
+        start = 2 if to is None else 0
+        async with client.reader(to or TOPIC, start=start, schema=newest) as moved:
+            for row, wanted in zip(rows, [Order(1), Order(2, "eve")], strict=True):
+                message = await moved.receive()
+                assert message.value == wanted
+                # The version counts in the subject of the topic; another topic has another.
+                version = row.version if to is None else 0
+                assert (message._batch.schema_id, message._batch.schema_version) == (row.number, version)
