@@ -99,6 +99,7 @@ __all__ = [
     "read_header",
     "read_stamp",
     "replace_header",
+    "schema_id_of",
     "seal_part",
     "slice_part",
     "write_stamp",
@@ -122,6 +123,8 @@ MAX_OFFSET: Final = 2**63 - 1
 _STAMP = struct.Struct("<4sIQQQQI")
 _PART = struct.Struct("<BBHIIIIIQQQQII")  # of every header; appended fields get a struct of their own
 _CRC = struct.Struct("<I")
+_SCHEMA_ID: Final = 56
+"""Where the header has the number of the schema."""
 
 assert _STAMP.size == STAMP_SIZE - 4
 assert _PART.size == MIN_HEADER_SIZE <= PART_HEADER_SIZE
@@ -262,6 +265,17 @@ def read_header(part: bytes) -> BatchHeader:
     if not fields[4]:
         raise CorruptBatchError("batch without records; send at least one message in a batch")
     return tuple.__new__(BatchHeader, fields)
+
+
+def schema_id_of(part: bytes) -> int:
+    """Return the schema number in the header of a producer's part; 0 if it has none, or :func:`read_header` refuses it.
+
+    A fraction of the time of :func:`read_header`.
+    """
+    if len(part) < MIN_PART_SIZE or part[0] != PART_VERSION:
+        return 0
+    number: int = _CRC.unpack_from(part, _SCHEMA_ID)[0]
+    return number
 
 
 def _too_short(part: bytes) -> CorruptBatchError:

@@ -171,3 +171,7 @@ class Official:
     def consuming(self, **job: Any) -> Any:
         """Run a script that consumes: entered when it has subscribed. See ``scripts/consume.py``."""
         return self._running("consume", {"subscription": "s", **job})
+
+    def schemas(self, **job: Any) -> Any:
+        """Run a script that uses the schema registry. See ``scripts/schemas.py``."""
+        return self._running("schemas", job)

@@ -15,7 +15,7 @@ from token_helpers import CLUSTER_KEY, STRANGER_KEY
 
 import danube
 from danube.metadata import Delete, Put
-from danube.model import SubscriptionType, api
+from danube.model import SubscriptionType, api, schema_api
 from danube.model.cluster_api import ClusterMethod, GetClusterStatus
 from danube.model.errors import (
     CallRefusedError,
@@ -33,6 +33,7 @@ from danube.model.errors import (
 from danube.model.policy_api import ChangeSubscriptionPolicy, PolicyMethod
 from danube.model.query_api import GetLogStates, GetTopicNames, LogStates, QueryMethod, TopicNames
 from danube.model.quotas import PrincipalQuota
+from danube.model.schema_api import SchemaMethod
 from danube.model.stage_api import AbortedStages, AbortStages, StageMethod, StageOpen
 from danube.security.book import Change, first_records
 from danube.security.flaws import NO_PROOF
@@ -751,3 +752,57 @@ async def test_numbers_that_nothing_has_are_for_callers_with_the_right_somewhere
             for path, request in ((StageMethod.ABORT, abort), (QueryMethod.STATE, GetLogStates([]))):
                 with pytest.raises(PermissionDeniedError):
                     await nothing(path, request)
+
+
+async def test_schemas_are_seen_and_changed_within_the_scope_of_a_caller(tmp_path: Path) -> None:
+    schema = schema_api.ProposedSchema("string", "")
+    other = schema_api.ProposedSchema("bytes", "")
+    async with secured(tmp_path) as broker:
+        await broker.bind("service:api", "namespace-admin", "namespace:shop")
+        async with broker.calling("user:admin") as admin, broker.calling("service:api") as calls:
+            shared = await admin(
+                SchemaMethod.REGISTER, schema_api.RegisterSchema("/hr/x", schema), schema_api.RegisteredSchema
+            )
+            secret = await admin(
+                SchemaMethod.REGISTER, schema_api.RegisterSchema("/hr/y", other), schema_api.RegisteredSchema
+            )
+            with pytest.raises(NotFoundError, match="may not see it"):
+                await calls(SchemaMethod.GET, schema_api.GetSchema(shared.number))
+            made = await calls(
+                SchemaMethod.REGISTER, schema_api.RegisterSchema("/shop/x", schema), schema_api.RegisteredSchema
+            )
+            assert made.number == shared.number
+            found = await calls(SchemaMethod.GET, schema_api.GetSchema(made.number), schema_api.SchemaInfo)
+            assert found.carriers == [("/shop/x", 1)], "and not that another subject has it, too"
+            shown = await admin(SchemaMethod.VERSION, schema_api.GetSchemaVersion("/shop/x"), schema_api.SchemaInfo)
+            assert shown.created_by == "service:api"
+            listed = await calls(SchemaMethod.SUBJECTS, schema_api.ListSubjects(), schema_api.SubjectList)
+            assert [row.subject for row in listed.subjects] == ["/shop/x"]
+            hidden: list[tuple[str, Any]] = [
+                (SchemaMethod.GET, schema_api.GetSchema(secret.number)),
+                (SchemaMethod.VERSION, schema_api.GetSchemaVersion("/hr/y")),
+                (SchemaMethod.SUBJECT, schema_api.ShowSubject("/hr/y")),
+                (SchemaMethod.SUBJECT, schema_api.ShowSubject("")),
+                (SchemaMethod.CHECK, schema_api.CheckSchema("/hr/y", other)),
+                (SchemaMethod.FIND, schema_api.FindSchema("/hr/y", other)),
+            ]
+            for path, request in hidden:
+                with pytest.raises(NotFoundError, match="may not see it"):
+                    await calls(path, request)
+            denied: list[tuple[str, Any]] = [
+                (SchemaMethod.REGISTER, schema_api.RegisterSchema("/hr/y", schema)),
+                (SchemaMethod.DELETE, schema_api.DeleteSchema("/hr/y")),
+                (SchemaMethod.SET_MODE, schema_api.SetSchemaMode("/hr/y", "readonly")),
+                (SchemaMethod.SET_MODE, schema_api.SetSchemaMode("", "readonly")),
+                (SchemaMethod.SET_COMPATIBILITY, schema_api.SetCompatibility("", "none")),
+                (SchemaMethod.PURGE, schema_api.PurgeSchema(made.number)),
+                (SchemaMethod.BIND, schema_api.BindSchema(ORDERS, "/hr/y")),
+                (SchemaMethod.BIND, schema_api.BindSchema(SALARIES, "/shop/x")),
+            ]
+            for path, request in denied:
+                with pytest.raises(PermissionDeniedError):
+                    await calls(path, request)
+            await calls(SchemaMethod.BIND, schema_api.BindSchema(ORDERS, "/shop/x"), api.Done)
+            subject = await calls(SchemaMethod.SUBJECT, schema_api.ShowSubject("/shop/x"), schema_api.SubjectInfo)
+            assert subject.topics == [ORDERS]
+            await calls(SchemaMethod.BIND, schema_api.BindSchema(ORDERS, ""), api.Done)

@@ -265,7 +265,7 @@ class TestVerdicts:
         bind(rights, "service:a", "consumer", "/shop/returns")
         assert judge(rule, service("a"), rights, asked, BOOK) is Verdict.ALLOWED
 
-    def test_both_requirements_count(self) -> None:
+    def test_the_subject_that_a_topic_gets_is_judged_by_the_operation(self) -> None:
         rights = Rights()
         bind(rights, "service:a", "schema-admin", "namespace:shop")
         rule = RULES["/danube_schema.SchemaRegistry/ConfigureTopicSchema"]
@@ -275,8 +275,9 @@ class TestVerdicts:
         assert judge(rule, service("a"), rights, request, BOOK) is Verdict.DENIED
         bind(rights, "service:a", "namespace-admin", "/shop/orders")
         assert judge(rule, service("a"), rights, request, BOOK) is Verdict.ALLOWED
-        request.schema_subject = "payments-value"
-        assert judge(rule, service("a"), rights, request, BOOK) is Verdict.DENIED
+        for subject, verdict in (("/shop/orders-value", Verdict.ALLOWED), ("payments-value", Verdict.DENIED)):
+            resource = Resource.schema(subject)
+            assert judge_condition(rule, Condition.NAMES_SCHEMA, service("a"), rights, resource) is verdict
 
     def test_refusals_name_what_the_request_names_and_nothing_else(self) -> None:
         def said(path: str, **fields: object) -> str:

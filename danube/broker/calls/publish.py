@@ -90,9 +90,17 @@ class PublishStream:
 
     def take_now(self, message: Message) -> bool:
         """Take a batch if the journal has room for it; else return False and change nothing."""
-        if self._waiting or self._ended or self._asks(message) or not self._intake.try_admit(len(message.data)):
+        if self._waiting or self._ended:
             return False
-        self._take(message)
+        part = None
+        rule = self._intake.schema_rule
+        if rule is not None:
+            part = _part(message)
+            if rule.asks_for(part):
+                return False
+        if not self._intake.try_admit(len(message.data)):
+            return False
+        self._take(message, part=part)
         return True
 
     async def take(self, message: Message) -> None:
@@ -109,22 +117,18 @@ class PublishStream:
         finally:
             self._waiting = False
 
-    def _asks(self, message: Message) -> bool:
-        """Whether the metadata are to be asked for the schema of a batch, before it is taken."""
-        rule = self._intake.schema_rule
-        return rule is not None and bool(rule.asks_for(_part(message)))
-
     async def _learn_schema(self, message: Message) -> None:
         rule = self._intake.schema_rule
         number = rule.asks_for(_part(message)) if rule is not None else 0
         if rule is not None and number:
             await rule.learn(number)
 
-    def _take(self, message: Message, not_admitted: DanubeError | None = None) -> None:
+    def _take(self, message: Message, not_admitted: DanubeError | None = None, part: bytes | None = None) -> None:
         if self._ended:
             message.release()
             return
-        part = _part(message)
+        if part is None:
+            part = _part(message)
         header = check_part(part)  # a wrong checksum ends the stream: data after it cannot be trusted
         try:
             if header.producer_id != self.session.producer_id:

@@ -9,13 +9,12 @@ sequence, assign the offset, submit" needs no lock, because nothing in :meth:`In
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.roster import Roster
-from danube.broker.intake.schema_rule import KnownSchemas, SchemaRule
 from danube.broker.intake.senders import Sender, Waiter
 from danube.broker.runtime.commits import Commits
 from danube.broker.runtime.namespace_space import Space
@@ -49,6 +48,9 @@ from danube.model.errors import (
 from danube.model.ids import NO_PRODUCER_EPOCH, Offset, ProducerId, TopicId
 from danube.model.limits import MIB
 from danube.model.policies import SchemaValidation
+
+if TYPE_CHECKING:
+    from danube.broker.intake.schema_rule import KnownSchemas, SchemaRule
 
 __all__ = ["Fed", "Intake"]
 
@@ -213,8 +215,11 @@ class Intake:
         self._shared = self._namespace_pace()
         self._space = self._namespace_space() if not self._topic.lossy else None
         validation, schemas = policies.values.schema_validation, self._subject_schemas()
-        is_checked = schemas is not None and validation not in (None, SchemaValidation.NONE)
-        self.schema_rule = SchemaRule(self._topic.name, schemas, validation) if is_checked else None  # type: ignore[arg-type]
+        self.schema_rule = None
+        if schemas is not None and validation is not None and validation is not SchemaValidation.NONE:
+            from danube.broker.intake.schema_rule import SchemaRule  # most brokers have no schemas
+
+            self.schema_rule = SchemaRule(self._topic.name, schemas, validation)
 
     def check_schema(self, header: BatchHeader) -> None:
         """Check that a batch names a schema of the topic's subject, if the policies ask for that.

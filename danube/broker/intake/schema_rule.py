@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from danube.model.batch import read_header
+from danube.model.batch import schema_id_of
 from danube.model.errors import DanubeError, SchemaMismatchError
 from danube.model.log_events import log_event
 from danube.model.policies import SchemaValidation
@@ -67,7 +67,7 @@ class SchemaRule:
         Args:
             part: the batch, whose checksum need not be right.
         """
-        number = read_header(part).schema_id
+        number = schema_id_of(part)
         return number if number and number not in self.schemas.numbers else 0
 
     async def learn(self, number: int) -> None:

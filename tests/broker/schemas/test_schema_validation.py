@@ -14,7 +14,7 @@ from broker.broker_harness import RunningBroker, raw_producer, running_broker
 import danube
 from danube.broker.intake.schema_rule import SchemaRule
 from danube.broker.runtime.subjects import Subjects
-from danube.model.batch import encode_part, read_header
+from danube.model.batch import encode_part, read_header, schema_id_of
 from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -178,6 +178,8 @@ async def test_while_the_metadata_do_not_answer_only_known_schemas_are_taken() -
         ids: Any = {"producer_id": 1, "producer_epoch": 1, "base_sequence": 0}
         return encode_part([b"x"], schema_id=number, publish_time_us=1, **ids)
 
+    assert [schema_id_of(header(number)) for number in (0, 7, 2**32 - 1)] == [0, 7, 2**32 - 1]
+    assert [schema_id_of(damaged) for damaged in (b"", header(7)[:60], b"\x09" + header(7)[1:])] == [0, 0, 0]
     enforcing = SchemaRule(TOPIC, Silent(), SchemaValidation.ENFORCE)
     assert [enforcing.asks_for(header(number)) for number in (0, 7, 8)] == [0, 0, 8]
     assert [enforcing.asks(number) for number in (0, 7, 8)] == [False, False, True]
