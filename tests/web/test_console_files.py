@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from web_harness import web_broker
 
+from danube.model.policies import TopicPolicies
 from danube.web.console import CONTENT_TYPES, ConsoleFiles
 from danube.web.packaged import STATIC, console_files
 
@@ -187,3 +188,9 @@ def test_no_script_makes_markup_or_code_of_text(path: Path) -> None:
     assert not re.search(r'\son[a-z]+="', text), "handlers are functions"
     assert "javascript:" not in text
     assert len(text.splitlines()) <= 500
+
+
+def test_the_page_knows_each_policy_of_topics() -> None:
+    table = re.search(r"export const POLICIES = \{(.*?)\n\};", (STATIC / "js" / "notation.js").read_text(), re.DOTALL)
+    assert table is not None
+    assert set(re.findall(r"^  (\w+): \{", table[1], re.MULTILINE)) == set(TopicPolicies.__struct_fields__)

@@ -55,6 +55,12 @@ function count(text) {
   return Number(text);
 }
 
+function validation(text) {
+  if (!VALIDATIONS.includes(text.trim())) throw new Error(`${JSON.stringify(text)} is none of ${VALIDATIONS.join(", ")}`);
+  return text.trim();
+}
+
+const VALIDATIONS = ["none", "warn", "enforce"];
 const COUNT = { parse: count, show: String, hint: "a number" };
 
 /** All policies of topics, in the order in which they are shown: what they mean, and how values are written. */
@@ -68,6 +74,7 @@ export const POLICIES = {
   max_consumers: { ...COUNT, means: "connected to one partition, of all subscriptions" },
   max_consumers_per_subscription: { ...COUNT, means: "connected to one partition" },
   max_subscriptions: { ...COUNT, means: "of one partition" },
+  schema_validation: { parse: validation, show: String, hint: VALIDATIONS.join(", "), means: "whether batches must name a schema of the topic's subject" },
 };
 
 /** The name of a policy on the command line. */
