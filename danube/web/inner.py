@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import random
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -64,7 +65,7 @@ async def inner_client(broker: Served, request: Request) -> AsyncIterator[Client
     """
     token = token_of(request.headers.get("authorization"))
     own = {_SELF, *broker.runtime.addresses}
-    if "danube.client" not in _loaded:
+    if "danube.client" not in sys.modules:
         # The first use in the life of the process: in a thread, because it takes as long as hundreds of calls.
         await trio.to_thread.run_sync(_load)
     from danube.client import Environment, connect
@@ -112,10 +113,5 @@ async def _told_elsewhere(elsewhere: list[str]) -> AsyncIterator[None]:
         ) from error
 
 
-_loaded: set[str] = set()
-
-
 def _load() -> None:
     import danube.client  # noqa: F401
-
-    _loaded.add("danube.client")

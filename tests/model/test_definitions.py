@@ -111,7 +111,7 @@ WANTED = st.builds(
 NOTHING = Definitions(namespaces={"default": NamespaceDefinition(policies=TopicPolicies())})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(WANTED, WANTED, st.booleans())
 def test_steps_lead_to_what_is_wanted(first: Definitions, wanted: Definitions, prune: bool) -> None:
     current = carried_out(NOTHING, plan(NOTHING, first))

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 import trio
 
 import danube.compat
-from danube.broker import Broker, BrokerConfig, Seams
+from danube.broker import Broker, BrokerConfig, FaceMaker, Seams
 from danube.broker.runtime.config import StorageConfig
 from danube.log._files import journal_name
 from danube.metadata import (
@@ -267,6 +267,8 @@ class BrokerNode:
         # Separate randomness: worlds without staging stay as they were.
         self.stage_disk: SimulatedDisk = SimulatedDisk(Random(f"stages of {name}"), growing=True)
         """The disk of staged data; it crashes with the other one."""
+        self.faces: Sequence[FaceMaker] = (danube.compat.face,)
+        """Of its brokers; a change applies to the next life."""
         self.life: Life | None = None
         """The current life, if there is one."""
         self.lives = 0
@@ -316,7 +318,7 @@ class BrokerNode:
         """Run one life, from the start of a broker to its end or death."""
         self.lives += 1
         self.life = life = Life(self.lives)
-        life.broker = Broker(self.config, self._seams(life), (danube.compat.face,))
+        life.broker = Broker(self.config, self._seams(life), self.faces)
         self._network.power_on(self.name)
         self._trace("start", self.name, life.number)
         self._started(self)
