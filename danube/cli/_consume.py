@@ -18,6 +18,7 @@ import trio
 
 from danube.cli import _printing
 from danube.cli._client import run_with_client
+from danube.cli._decoding import Decoding
 from danube.cli._output import Output
 from danube.cli._printing import Printer, make_printer
 from danube.model.policies import EARLIEST, LATEST, SubscriptionType
@@ -46,6 +47,8 @@ class _Options(Protocol):
     def format(self) -> str | None: ...
     @property
     def ack(self) -> bool: ...
+    @property
+    def decode(self) -> bool: ...
     def open(self, client: Client) -> AbstractAsyncContextManager[Consumer | Reader]: ...
 
 
@@ -63,6 +66,7 @@ class ConsumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     key_filters: Sequence[str] = ()
     renew_leases: bool = False
+    decode: bool = False
 
     def open(self, client: Client) -> AbstractAsyncContextManager[Consumer]:
         """Return the consumer to enter; leaving it waits until its acknowledgements are durable."""
@@ -87,6 +91,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     until_caught_up: bool = True
     format: str | None = None
+    decode: bool = False
 
     @property
     def ack(self) -> bool:
@@ -125,6 +130,7 @@ class _Job:
         self._client = client
         self._options = options
         self._printer = printer
+        self._decoding = Decoding(client) if options.decode else None
         self._left = options.count
         self._stopping = False
         self._receiving = trio.CancelScope()
@@ -157,7 +163,7 @@ class _Job:
             if self._left is not None and self._left < len(batch):
                 await self._print_some(batch, self._left)
                 return
-            await self._show(batch)
+            await self._show(batch, batch.schema_id)
             if self._options.ack:
                 batch.ack_nowait()
             if self._left is not None:
@@ -167,10 +173,12 @@ class _Job:
 
     async def _print_some(self, batch: Batch, count: int) -> None:
         chosen = batch[:count]
-        await self._show(chosen)
+        await self._show(chosen, batch.schema_id)
         if self._options.ack:
             for message in chosen:
                 message.ack_nowait()
 
-    async def _show(self, messages: Sequence[Any]) -> None:
+    async def _show(self, messages: Sequence[Any], schema_id: int) -> None:
+        if self._decoding is not None:
+            messages = await self._decoding.shown(schema_id, messages)
         await _printing.write(self._printer(messages))

@@ -10,7 +10,7 @@ from danube.cli._context import ContextOption, UrlOption
 from danube.cli._names import TopicArgument
 from danube.cli._output import Output, OutputOption
 from danube.cli._positions import parse_position
-from danube.cli.consume import FormatOption
+from danube.cli.consume import DecodeOption, FormatOption
 from danube.model.policies import EARLIEST
 
 __all__ = ["read"]
@@ -24,6 +24,7 @@ def read(
     count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after this many messages.")] = None,
     follow: Annotated[bool, typer.Option("-F", "--follow", help="Continue with new messages until Ctrl-C.")] = False,
     format: FormatOption = None,
+    decode: DecodeOption = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.RAW,
@@ -36,6 +37,6 @@ def read(
     from danube.cli import _consume
 
     options = _consume.ReadOptions(
-        topic=topic, start=parse_position(start), count=count, until_caught_up=not follow, format=format
+        topic=topic, start=parse_position(start), count=count, until_caught_up=not follow, format=format, decode=decode
     )
     _consume.run(options, url, context, output)

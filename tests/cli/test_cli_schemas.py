@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from brokers import BrokerProcess
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from typer.testing import CliRunner
 
+import danube
 from danube.cli.app import app
+from danube.schema.typed import Subject
 
 SUBJECT = "/default/orders-value"
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
@@ -143,3 +146,25 @@ def test_mistakes(
     (files / "bad.desc").write_bytes(b"\xff\xff")
     (files / "bad.avsc").write_bytes(b"\xff\xfe")
     assert words in run(broker, *arguments, code=65)
+
+
+def test_consuming_decodes_by_the_schemas_of_the_messages(broker: BrokerProcess, files: Path) -> None:
+    topic = "/default/decoded"
+
+    async def fill() -> None:
+        async with danube.connect(broker.url) as client:
+            await client.schemas.register("decoded-value", "avro", json.dumps(ORDER))
+            written = Subject("decoded-value", version="latest")
+            async with client.producer(topic, schema=written) as producer:
+                await producer.send({"id": 7})
+            async with client.producer(topic) as plain:
+                await plain.send(b"plain")
+
+    trio.run(fill)
+    env = {"DANUBE_URL": broker.url, "XDG_CONFIG_HOME": "/nonexistent"}
+    for command in (["read", topic], ["consume", topic, "-s", "s", "--start", "earliest", "-e"]):
+        done = CliRunner().invoke(app, [*command, "--decode"], env=env)
+        assert done.exit_code == 0, done.output
+        assert done.stdout.splitlines() == ['{"id":7}', "plain"]
+    counted = CliRunner().invoke(app, ["read", topic, "--decode", "-n", "1", "-o", "json"], env=env)
+    assert json.loads(counted.stdout)["payload"] == '{"id":7}'
