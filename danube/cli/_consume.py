@@ -163,7 +163,7 @@ class _Job:
             if self._left is not None and self._left < len(batch):
                 await self._print_some(batch, self._left)
                 return
-            await self._show(batch, batch.schema_id)
+            await self._show(batch, batch)
             if self._options.ack:
                 batch.ack_nowait()
             if self._left is not None:
@@ -173,12 +173,12 @@ class _Job:
 
     async def _print_some(self, batch: Batch, count: int) -> None:
         chosen = batch[:count]
-        await self._show(chosen, batch.schema_id)
+        await self._show(chosen, batch)
         if self._options.ack:
             for message in chosen:
                 message.ack_nowait()
 
-    async def _show(self, messages: Sequence[Any], schema_id: int) -> None:
+    async def _show(self, messages: Sequence[Any], batch: Batch) -> None:
         if self._decoding is not None:
-            messages = await self._decoding.shown(schema_id, messages)
+            messages = await self._decoding.shown(batch.schema_id, messages)
         await _printing.write(self._printer(messages))
