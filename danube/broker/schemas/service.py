@@ -19,7 +19,7 @@ import trio
 from danube.broker.runtime.named_locks import NamedLocks
 from danube.broker.schemas.replica import CHANGES, Replica
 from danube.metadata import Condition, Delete, MetadataStore, Put
-from danube.model.errors import DanubeError, MetadataConflictError, UnavailableError
+from danube.model.errors import DanubeError, LimitExceededError, MetadataConflictError, UnavailableError
 from danube.schema.book import Book, Change, Entry, Proposal, Registered
 from danube.schema.examine import Examination, Finding
 from danube.schema.modes import Level, Policy
@@ -242,6 +242,8 @@ class SchemaService:
                 return await attempt(await self.current())
             except MetadataConflictError:
                 continue
+            except LimitExceededError:
+                raise  # a registry that is full has no more room a second later
             except DanubeError as error:
                 if not error.retryable or not left:
                     raise

@@ -14,13 +14,14 @@ from danube.broker.schemas.service import TRIES, SchemaService
 from danube.metadata.memory import MemoryStore
 from danube.model.errors import (
     DanubeError,
+    LimitExceededError,
     SchemaNotFoundError,
     SchemaVersionDeletedError,
     SubjectNotFoundError,
     UnavailableError,
 )
 from danube.model.limits import Limits
-from danube.schema import Book, Examination, Finding, Level, Proposal, SchemaType, examine
+from danube.schema import Book, Examination, Finding, Level, Proposal, SchemaLimits, SchemaType, examine
 from danube.schema.records import PREFIX as RECORDS
 from danube.testing.metadata import FaultyMetadataStore
 
@@ -65,6 +66,16 @@ async def brokers(count: int, seed: int = 1) -> AsyncIterator[list[OneBroker]]:
 
 def versions(book: Book, subject: str = SUBJECT) -> list[tuple[int, str]]:
     return [(each.version.version, each.schema.text) for each in book.entries(subject, deleted=True)]
+
+
+async def test_a_full_registry_says_so_at_once() -> None:
+    async with brokers(1) as (one,):
+        one.replica._book = Book(SchemaLimits(max_subjects=1))
+        await one.service.register(fixed(1))
+        before = trio.current_time()
+        with pytest.raises(LimitExceededError, match="max_subjects"):
+            await one.service.register(fixed(2, "other"))
+        assert trio.current_time() - before < 0.05, "it was tried once"
 
 
 def test_the_prefix_is_that_of_the_records() -> None:
