@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ _FILE: Final = "schema.proto"
 _ERRORS: Final = 5
 """Most lines of the compiler that an error has."""
 _STDERR: Final = 2
+_NOTE: Final = re.compile(r"warning|^WARNING: |^[IW]\d{4} ")
+"""What is in lines that do not say why a file does not compile: warnings, and what the compiler logs for itself."""
 
 
 def compile_proto(text: str, needs: tuple[Needed, ...]) -> bytes:
@@ -51,7 +54,7 @@ def compile_proto(text: str, needs: tuple[Needed, ...]) -> bytes:
             if code:
                 errors.seek(0)
                 lines = errors.read().decode("utf-8", "replace").replace(f"{root}{os.sep}", "").splitlines()
-                said = [line for line in lines if "warning" not in line] or ["it does not say why"]
+                said = [line for line in lines if not _NOTE.search(line)] or ["it does not say why"]
                 raise InvalidSchemaError(f"the .proto file does not compile: {'; '.join(said[:_ERRORS])}")
         return output.read_bytes()
 

@@ -138,6 +138,8 @@ async def test_a_proto_file_is_compiled_with_its_imports_and_its_errors_are_told
         assert same.canonical == finding.canonical
         with pytest.raises(InvalidSchemaError, match=r'schema.proto:1:\d+: .*"Nothing" is not defined'):
             await checker(examination(Source(SchemaType.PROTOBUF, 'syntax="proto3"; message M { Nothing n = 1; }')))
+        with pytest.raises(InvalidSchemaError, match=r"does not compile: schema.proto:1:9: Expected message name.$"):
+            await checker(examination(Source(SchemaType.PROTOBUF, "message {")))
         for name in ("/etc/x", "../x", "schema.proto", "a/../../x"):
             with pytest.raises(InvalidSchemaError, match="has the path of its import"):
                 await checker(examination(Source(SchemaType.PROTOBUF, text, (Needed(name, user),))))
