@@ -11,6 +11,7 @@ import logging
 import math
 import zlib
 from collections.abc import AsyncIterator, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
@@ -34,6 +35,8 @@ __all__ = ["HttpConnection"]
 
 _READ_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 64 * 1024
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+"""Optional in RFC 9112, section 4, but some clients read no status from a line without one."""
 _LINGER_S: Final = 1.0
 """How long a refused caller may take to read the reason; closing at once would discard it on its side."""
 KEEP_ALIVE_S: Final = 15.0
@@ -325,6 +328,7 @@ class HttpConnection:
             headers.append(("Content-Type", response.content_type))
         return h11.Response(
             status_code=response.status,
+            reason=_REASONS.get(response.status, b""),
             headers=[(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers],
         )
 
@@ -442,7 +446,9 @@ class _Body:
         connection, size = self._connection, 0
         http = connection._http
         if http.they_are_waiting_for_100_continue:
-            await connection._send(http.send(h11.InformationalResponse(status_code=100, headers=[])))
+            await connection._send(
+                http.send(h11.InformationalResponse(status_code=100, headers=[], reason=_REASONS[100]))
+            )
         while http.their_state is h11.SEND_BODY:
             event = await connection._event()
             if isinstance(event, h11.Data):

@@ -32,6 +32,16 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert found.index(b"['1']") < found.index(b"['2']")
 
 
+@pytest.mark.parametrize(("status", "line"), [(200, b"200 OK"), (404, b"404 Not Found"), (599, b"599 ")])
+async def test_a_status_has_its_reason_phrase(status: int, line: bytes) -> None:
+    async def handler(_request: Request) -> Response:
+        return Response(status, b"x", content_type="text/plain")
+
+    async with serving(handler) as running, running.caller() as caller:
+        await caller.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await caller.rest()).startswith(b"HTTP/1.1 " + line + b"\r\n")
+
+
 async def test_head_has_the_headers_of_get_and_no_body() -> None:
     async with serving() as running, running.caller() as caller:
         got = await caller.ask("GET", "/x")
@@ -72,7 +82,7 @@ async def test_large_texts_are_compressed_for_those_that_accept_it() -> None:
 async def test_a_caller_that_waits_for_permission_gets_it() -> None:
     async with serving() as running, running.caller() as caller:
         await caller.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
-        assert await caller.until(b"\r\n\r\n") == b"HTTP/1.1 100 \r\n\r\n"
+        assert await caller.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         await caller.send(b"hello")
         assert b"POST [] {} hello" in await caller.until(b"hello")
 
