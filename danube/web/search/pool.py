@@ -183,33 +183,40 @@ class SearchPool:
     async def _process(self) -> _Process:
         """Return a process that has nothing to do."""
         await trio.lowlevel.checkpoint()
-        while self._idle:
-            process = self._idle.pop()
-            if process.runs:
-                return process
-        self.check_room()
-        self._starting += 1
-        try:
-            process = await self._nursery.start(self._hold)
-        finally:
-            self._starting -= 1
-        assert isinstance(process, _Process)
-        return process
+        while True:
+            while self._idle:
+                process = self._idle.pop()
+                if process.runs:
+                    return process
+            self.check_room()
+            self._starting += 1
+            try:
+                await self._nursery.start(self._hold)
+            finally:
+                self._starting -= 1
 
-    async def _hold(self, *, task_status: trio.TaskStatus[_Process]) -> None:
-        """Start a process, and hold it until it ends; end it when it has been idle, or on cancellation."""
+    async def _hold(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Start a process, and hold it until it ends; end it when it has been idle, or on cancellation.
+
+        It is idle at first, so that a caller that is gone meanwhile leaves it to others.
+        """
         ours, theirs = socket.socketpair()
         options = json.dumps({"memory_bytes": self._limits.search_memory_bytes})
-        with theirs:
-            started = await trio.lowlevel.open_process(
-                [*self._program, options],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                process_group=0,
-            )
+        try:
+            with theirs:
+                started = await trio.lowlevel.open_process(
+                    [*self._program, options],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    process_group=0,
+                )
+        except BaseException:
+            ours.close()
+            raise
         process = _Process(started, trio.socket.from_stdlib_socket(ours))
         self._processes.add(process)
-        task_status.started(process)
+        self._idle.append(process)
+        task_status.started()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_idle, process)
