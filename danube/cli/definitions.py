@@ -73,8 +73,14 @@ def apply(
 
 def _plan(file: str, prune: bool, url: str | None, context: str | None) -> Plan:
     from danube.model.definitions import read_definitions
+    from danube.model.errors import InvalidArgumentError
 
-    wanted = read_definitions(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidArgumentError(f"{file} cannot be read: {what}; write it with danube definitions export") from error
+    wanted = read_definitions(data)
 
     async def work(client: Client) -> Plan:
         from danube.client.definitions import make_plan

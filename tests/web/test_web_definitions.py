@@ -94,6 +94,7 @@ def test_definitions_by_the_command_line(tmp_path: Path) -> None:
         assert run("plan", str(file), code=1).startswith("! topic /shop/orders has 2 partitions")
         file.write_text('{"topics": {"orders": {}}}')
         run("apply", str(file), code=65)
+        run("plan", str(tmp_path / "missing"), code=65)
         file.write_text(json.dumps({"namespaces": {}}))
         assert "- delete topic /shop/orders" in run("apply", str(file), "--prune", "--yes")
         assert run("plan", str(file), "--prune") == ""
