@@ -43,7 +43,7 @@ def explain(
             metavar="TIME",
             help="The same for subscriptions without a consumer: jobs that run now and then have none in between.",
         ),
-    ] = "26h",
+    ] = "1h",
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,

@@ -40,8 +40,8 @@ MAX_OVERVIEW_ROWS: Final = 1_000
 """Most subscriptions of one answer."""
 PATIENCE_S: Final = 60.0
 """Default of ``patience_s``."""
-ABSENT_PATIENCE_S: Final = 26 * 3_600.0
-"""Default of ``absent_patience_s``: a job that runs once a day may be two hours late."""
+ABSENT_PATIENCE_S: Final = 3_600.0
+"""Default of ``absent_patience_s``: a service may be away for so long; for jobs that run once a day it is longer."""
 UNKNOWN_AGE: Final = -1.0
 """An age that the broker does not know."""
 

@@ -106,7 +106,7 @@ def test_from_nothing_to_something_not_well_and_back(broker):
     away = run(broker, "explain").stdout.splitlines()
     assert away[:2] == [
         "All is well: 2 subscriptions of 2 topics, nothing needs attention.",
-        "No consumer now, which is well until a message is 26h old (--absent):",
+        "No consumer now, which is well until a message is 1h old (--absent):",
     ]
     assert sorted(line.split(":")[0] for line in away[2:]) == ["  /default/jobs billing", "  /default/orders billing"]
     assert json.loads(run(broker, "explain", "-o", "json").stdout) == []

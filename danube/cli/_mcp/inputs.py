@@ -85,7 +85,7 @@ class ExplainInput(_Input, frozen=True, kw_only=True):
     patience: _Duration = "60s"
     absent: Annotated[
         str, Meta(max_length=32, description="the same for subscriptions without a connected consumer")
-    ] = "26h"
+    ] = "1h"
 
 
 class TopicsInput(_Input, frozen=True, kw_only=True):
