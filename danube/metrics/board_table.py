@@ -189,6 +189,7 @@ _TOPICS: Final = Board(
                         "{{topic}} {{error_code}}",
                     ),
                     Query(_sum_rate("danube_publish_duplicates_total"), "repeated"),
+                    Query(_sum_rate("danube_publish_schema_mismatches_total"), "without a schema of the subject"),
                     unit="ops",
                 ),
             ),

@@ -164,6 +164,12 @@ SENDS: Final = _add(
 DUPLICATES: Final = _add(
     _A.PUBLISH, _C, "danube_publish_duplicates_total", "Messages that a producer repeated and that were stored once."
 )
+MISMATCHES: Final = _add(
+    _A.PUBLISH,
+    _C,
+    "danube_publish_schema_mismatches_total",
+    "Messages taken though they name no schema of their topic's subject: the policy schema_validation is warn.",
+)
 PAUSED: Final = _add(
     _A.PUBLISH,
     _C,

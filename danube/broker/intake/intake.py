@@ -229,6 +229,7 @@ class Intake:
         """
         if self.schema_rule is not None and not self.schema_rule.check(header):
             self.mismatched_messages += header.record_count
+            self._figures.mismatches += header.record_count
 
     async def learn_schema(self, header: BatchHeader) -> None:
         """Ask the metadata for the schema of a batch before it is checked, if it is not known.

@@ -134,6 +134,7 @@ def write_publishing(text: Exposition, runtime: Runtime) -> None:
     for durability, histogram in figures.durations.items():
         text.add_histogram(of.PUBLISH_SECONDS, histogram, durability.value)
     text.add(of.DUPLICATES, figures.duplicates)
+    text.add(of.MISMATCHES, figures.mismatches)
     text.add_each(of.PAUSED, figures.paused_s)
 
 

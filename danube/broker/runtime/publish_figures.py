@@ -21,16 +21,17 @@ class PublishFigures:
         durations: from the arrival of a batch to its durability, in seconds, by the durability of topics that store
             messages, and were served.
         duplicates: messages that a producer has repeated.
+        mismatches: messages that were taken though they name no schema of their topic's subject.
         paused_s: how long batches have waited, by what they have waited for.
         now_us: the wall clock when a group of batches began to settle.
     """
 
-    __slots__ = ("_clock_us", "duplicates", "durations", "now_us", "paused_s")
+    __slots__ = ("_clock_us", "duplicates", "durations", "mismatches", "now_us", "paused_s")
 
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
         self.durations: dict[Durability, Histogram] = {}
-        self.duplicates = 0
+        self.duplicates = self.mismatches = 0
         self.paused_s = {"journal": 0.0, "publish_rate": 0.0, "namespace_rate": 0.0}
         self.now_us = 0
 

@@ -103,6 +103,7 @@ async def test_warnings_are_counted_and_nothing_is_refused(tmp_path: Path, caplo
             raw.send(0, b"x", schema_id=number)
             await raw.acked()
         assert running.topic(TOPIC).intake.mismatched_messages == 2
+        assert "danube_publish_schema_mismatches_total 2\n" in await client.admin.metrics()
         assert "a batch names no schema, which subject '/default/orders-value' does not have" in caplog.text
 
 
