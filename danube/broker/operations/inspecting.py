@@ -54,13 +54,13 @@ class InspectOperations:
 
         The disk is measured for that: once in :data:`_FRESH_S` seconds, for all callers.
         """
-        from danube.broker.doctor import check_broker, check_machine
+        from danube.broker.doctor import check_broker, check_machine  # most brokers are never asked
 
-        config = self._directory.runtime.config
+        config, in_thread = self._directory.runtime.config, self._directory.runtime.seams.in_thread
         status = await self._storages.storages_status(api.Empty())
         async with self._checking:
             if trio.current_time() - self._checked[0] >= _FRESH_S:
-                machine = await trio.to_thread.run_sync(check_machine, config.data_directory, config.limits)
+                machine = await in_thread(lambda: check_machine(config.data_directory, config.limits))
                 self._checked = trio.current_time(), machine
         found = [*self._checked[1], *check_broker(status)]
         rows = [CheckRow(each.name, each.ok, each.detail, "" if each.ok else each.remedy) for each in found]
@@ -68,7 +68,7 @@ class InspectOperations:
 
     async def plugins(self, _request: ListPlugins) -> PluginList:
         """Return the installed plugins. Each is imported for that, outside the loop."""
-        return PluginList(await trio.to_thread.run_sync(installed_plugins))
+        return PluginList(await self._directory.runtime.seams.in_thread(installed_plugins))
 
     async def tasks(self, request: GetTasks) -> TaskTree:
         """Return the tasks.

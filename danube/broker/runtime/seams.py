@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -179,6 +179,17 @@ def _examine_here(_start: object) -> Callable[[Examination], Awaitable[Finding]]
     return examined
 
 
+class InThread(Protocol):
+    """Runs what blocks outside the event loop."""
+
+    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
+        """Return what ``work`` returns."""
+
+
+async def _in_thread(work: Callable[[], _T], /) -> _T:
+    return await trio.to_thread.run_sync(work)
+
+
 class Seams(NamedTuple):
     """Injectable dependencies of a broker; see the module."""
 
@@ -219,6 +230,8 @@ class Seams(NamedTuple):
     checker: Callable[[Callable[..., None]], Callable[[Examination], Awaitable[Finding]]] = _examine_here
     """Makes what parses and compares schemas, from a function that starts a task of the broker. The default works
     within this process, for trusted schemas; a broker that serves strangers has a process for it."""
+    in_thread: InThread = _in_thread
+    """Runs what blocks and belongs to no other seam: imports, checks of this machine."""
     process_usage: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
     """Returns the resident memory of the process in bytes and the processor time that it has used, in seconds; 0 of
     both, where a broker is not alone in its process."""

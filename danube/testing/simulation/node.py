@@ -544,6 +544,10 @@ class BrokerNode:
             await trio.lowlevel.checkpoint()
             return [host] if host == self.name else []
 
+        async def in_thread(work: Callable[[], T], /) -> T:
+            await trio.lowlevel.checkpoint()
+            return work()
+
         random = Random(self._random.getrandbits(64))
         return Seams(
             wall_clock_us=self.wall_clock_us,
@@ -560,6 +564,7 @@ class BrokerNode:
             read_secret=lambda path: b"the secret of simulated brokers",
             read_process=lambda: None,
             random_bytes=random.randbytes,
+            in_thread=in_thread,
         )
 
     def _touch(self, what: str) -> None:
