@@ -50,6 +50,7 @@ from danube.web.route import (
     Parameter,
     Route,
 )
+from danube.web.schema_routes import SCHEMA_ROUTES
 from danube.web.security_routes import SECURITY_ROUTES
 from danube.web.twins import twin, without
 
@@ -541,6 +542,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     # Access control
     *SECURITY_ROUTES,
+    *SCHEMA_ROUTES,
     # Jobs, storages and stages
     Route(
         "GET",

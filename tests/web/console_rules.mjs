@@ -6,7 +6,7 @@ import { pathToFileURL } from "node:url";
 const at = (name) => import(pathToFileURL(`${process.argv[2]}/${name}`));
 const { cell, csv, jsonLines } = await at("csv.js");
 const { compile, FilterError, pointed } = await at("filter.js");
-const { bytes, commandLine, count, duration, milliseconds, plural, quoted, shortCount } = await at("format.js");
+const { bytes, commandLine, count, duration, inLines, milliseconds, plural, quoted, shortCount } = await at("format.js");
 const { fieldsOf, fromBase64, hexDump, Shown, toBase64, valueAt, visible, visibleLines } = await at("payload.js");
 const { POLICIES, shortName } = await at("notation.js");
 const { MOST_ROWS, MOST_WAITING, TailBuffer } = await at("tail.js");
@@ -150,6 +150,14 @@ const tests = {
     assert.equal(plural(1, "match", "matches"), "1 match");
     assert.equal(quoted("it's; rm -rf /"), `'it'\\''s; rm -rf /'`);
     assert.equal(commandLine("danube", false, undefined, "", "a b"), "danube 'a b'");
+  },
+  "JSON of one line is put into lines as it was written"() {
+    const text = String.raw`{"n":0.0,"big":12345678901234567890,"s":"a { [ ] , \" b","list":[1,{}, []],"none":{ }}`;
+    const lines = inLines(text);
+    assert.equal(lines.split("\n")[1], '  "n": 0.0,');
+    assert.ok(lines.includes('"big": 12345678901234567890,') && lines.includes(String.raw`"a { [ ] , \" b"`) && lines.endsWith('"none": {}\n}'), lines);
+    assert.deepEqual(JSON.parse(lines), JSON.parse(text));
+    for (const other of ['syntax = "proto3";', "", '{\n  "a": 1\n}']) assert.equal(inLines(other), other);
   },
   "the dry run of a seek counts what comes again"() {
     // 100 messages: 0 to 39 acknowledged, 40 not, of those behind it 9 acknowledged: 51 are left.

@@ -15,7 +15,7 @@ from danube.model.policies import TopicPolicies
 from danube.web.console import CONTENT_TYPES, ConsoleFiles
 from danube.web.packaged import STATIC, console_files
 
-BUDGET_BYTES = 300_000
+BUDGET_BYTES = 305_000
 VENDOR = STATIC / "vendor"
 # A change of a vendored file is a change of this line, too: by hand, after its new version was looked at.
 VENDORED = {

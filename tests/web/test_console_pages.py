@@ -327,6 +327,8 @@ PLACES = (
     "/subscriptions/default/looked/billing",
     "/subscriptions/default/looked/billing?tab=dead-letters",
     "/subscriptions/default/looked/fraud?tab=dead-letters",
+    "/schemas",
+    "/schemas/looked-value",
     "/storage",
     "/jobs",
     "/connections",
@@ -345,6 +347,8 @@ def looked(chromium: Browser, broker_url: str) -> str:
         maker.publish("/default/looked", orders(60))
         maker.subscribe("/default/looked", "billing", 20)
         maker.fail("/default/looked", "fraud", ["no such user", "card refused", "card refused"])
+        for text in ('{"type": "object"}', '{"type": "object", "description": "of no shape"}'):
+            maker.call("POST", "schemas/looked-value/versions", {"schema": {"schema_type": "json", "text": text}})
     return broker_url
 
 
@@ -362,6 +366,7 @@ def test_axe_finds_no_violation(theme: str, chromium: Browser, looked: str, axe:
             ("/topics/default/looked", "Delete …"),
             ("/topics/default/looked?tab=policies", "Set … max_consumers"),
             ("/subscriptions/default/looked/fraud?tab=dead-letters", "Replay all …"),
+            ("/schemas/looked-value", "Settings …"),
         ):
             console.open(place)
             console.page.get_by_role("button", name=button, exact=True).click()

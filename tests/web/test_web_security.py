@@ -38,6 +38,9 @@ BODIES: dict[str, Any] = {
     "apply_definitions": {"definitions": {"topics": {"/shop/fresh": {}}}},
     "plan_definitions": {"definitions": {}},
     "expand_topic": {"partitions": 2},
+    "register_schema": {"schema": {"schema_type": "string", "text": ""}},
+    "change_subject": {"level": "none"},
+    "check_schema": {"schema": {"schema_type": "string", "text": ""}},
     "extend_messages": {"ack_ids": []},
     "search_messages": {"filter": "x"},
 }
@@ -56,6 +59,7 @@ def target_of(route: Route) -> str:
         "subject": "service:nobody",
         "partition": "0",
         "offset": "0",
+        "version": "1",
     }
     queries = {"explain_cluster": "?subject=/shop/orders", "list_topics": "?namespace=shop"}
     return route.template.format(**values) + queries.get(route.operation, "")

@@ -10,6 +10,7 @@ import { ConfigurationPage } from "./pages/configuration.js";
 import { ConnectionsPage } from "./pages/connections.js";
 import { JobsPage } from "./pages/jobs.js";
 import { OverviewPage } from "./pages/overview.js";
+import { SchemasPage, SubjectPage } from "./pages/schemas.js";
 import { SecurityPage } from "./pages/security.js";
 import { StoragePage } from "./pages/storage.js";
 import { SubscriptionPage } from "./pages/subscription.js";
@@ -24,6 +25,7 @@ const PAGES = [
   ["overview", "Overview"],
   ["topics", "Topics"],
   ["subscriptions", "Subscriptions"],
+  ["schemas", "Schemas"],
   null,
   ["storage", "Storage"],
   ["jobs", "Jobs"],
@@ -33,6 +35,7 @@ const PAGES = [
   ["security", "Security", (who) => who?.secured && may("ManageSecurity")],
 ];
 const SIMPLE = {
+  schemas: SchemasPage,
   storage: StoragePage,
   jobs: JobsPage,
   connections: ConnectionsPage,
@@ -55,6 +58,7 @@ function pageOf({ parts, query }) {
     return { place, crumbs: [topic, rest[2]], page };
   }
   if (place === "subscriptions" && !rest.length) return { place, crumbs: [], page: html`<${SubscriptionsPage} />` };
+  if (place === "schemas" && rest.length === 1) return { place, crumbs: rest, page: html`<${SubjectPage} key=${rest[0]} subject=${rest[0]} />` };
   if (place === "overview" && !rest.length) return { place, crumbs: [], page: html`<${OverviewPage} />` };
   if (SIMPLE[place] && !rest.length) return { place, crumbs: [], page: html`<${SIMPLE[place]} query=${query} />` };
   return { place: "", crumbs: [], page: html`<${NoPage} />` };

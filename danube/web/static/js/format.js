@@ -92,3 +92,22 @@ export function commandLine(...words) {
 export function words(name) {
   return String(name).replaceAll("_", " ").replaceAll("-", " ");
 }
+
+/** JSON of one line in several, character by character, so that numbers stay as they were written; other texts as they are. */
+export function inLines(text) {
+  if (!/^\s*[[{]/.test(text) || text.trim().includes("\n")) return text;
+  let lines = "";
+  let depth = 0;
+  let opened = false;
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/g)) {
+    if (token === "{" || token === "[") lines += `${token}\n${"  ".repeat(++depth)}`;
+    else if (token === "}" || token === "]") {
+      depth = Math.max(0, depth - 1);
+      lines = `${lines.trimEnd()}${opened ? "" : `\n${"  ".repeat(depth)}`}${token}`;
+    }
+    else if (token === ",") lines += `,\n${"  ".repeat(depth)}`;
+    else lines += token === ":" ? ": " : token;
+    opened = token === "{" || token === "[";
+  }
+  return lines;
+}
