@@ -308,7 +308,9 @@ class Broker:
             config.limits,
             runtime.seams.random,
             runtime.clock_us,
+            self._schemas,
         )
+        directory.registry = lambda: self.registry
         levels = directory.levels = Levels(
             Surroundings(runtime, catalogue, policies, history, membership, directory), storages.lanes
         )

@@ -30,6 +30,7 @@ from danube.history.remote import (
 )
 from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
 from danube.history.retention import RetentionPlan
+from danube.history.schemas import SchemaSource, read_schemas
 from danube.history.sealer import Sealable, Sealer, SealingStatus
 from danube.history.sole_tenure import SoleTenure
 from danube.history.survey import Chain, Survey
@@ -52,6 +53,7 @@ __all__ = [
     "Sealable",
     "Sealer",
     "SealingStatus",
+    "SchemaSource",
     "SegmentReader",
     "SoleTenure",
     "StorageReport",
@@ -72,6 +74,7 @@ __all__ = [
     "wal_place",
     "owner_epoch",
     "read_bucket",
+    "read_schemas",
     "survey_bucket",
     "survey_topics",
     "to_log_part",

@@ -22,6 +22,7 @@ from danube.history.merger import Merger
 from danube.history.parts import PartRecord
 from danube.history.reader import SegmentReader
 from danube.history.retention import RetentionPlan, plan_retention
+from danube.history.schemas import NO_SCHEMAS, SchemaKeeper, SchemaSource
 from danube.history.sealer import Sealable, Sealer
 from danube.history.sealers import Sealers
 from danube.history.segment import SegmentPart
@@ -96,6 +97,7 @@ class History:
         records: source of the records of topics and subscriptions.
         cluster: name of the cluster: the folder in each storage.
         limits, rng, wall_clock_us: configuration and seams.
+        schemas: source of the schemas of batches.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class History:
         limits: Limits,
         rng: random.Random,
         wall_clock_us: Callable[[], int],
+        schemas: SchemaSource = NO_SCHEMAS,
     ) -> None:
         self.catalogue = catalogue
         self.storages = storages
@@ -133,12 +136,14 @@ class History:
             for name, storage in storages.items()
         }
         self.reader = SegmentReader(catalogue, storages, limits)
+        keepers = {name: SchemaKeeper(storage, cluster, schemas) for name, storage in storages.items()}
         self.sealer = Sealers(
             {
                 name: Sealer(
                     catalogue,
                     self.manifests[name],
                     storage,
+                    keepers[name],
                     journal,
                     cluster,
                     limits,
@@ -150,7 +155,9 @@ class History:
                 for name, storage in storages.items()
             }
         )
-        self.merger = Merger(catalogue, self.manifests, storages, self.reader, cluster, limits, rng, wall_clock_us)
+        self.merger = Merger(
+            catalogue, self.manifests, storages, keepers, self.reader, cluster, limits, rng, wall_clock_us
+        )
         self.janitor = Janitor(catalogue, storages, self.manifests, self.reader, cluster, limits, wall_clock_us)
         journal.on_roll.append(self.sealer.journal_rolled)
         catalogue.on_change = self._note_change

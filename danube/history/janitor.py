@@ -29,7 +29,7 @@ import trio
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import ManifestLog, load_manifest
 from danube.history.manifest_format import is_piece, manifest_prefix
-from danube.history.packing import object_origin, segment_prefix
+from danube.history.packing import object_origin, schema_prefix, segment_prefix
 from danube.history.parts import ObjectRef
 from danube.history.reader import SegmentReader
 from danube.history.segment import extend_crc
@@ -237,7 +237,7 @@ class Janitor:
             await storage.delete([ref.key for ref in given_up])
             await self._catalogue.forget_objects(given_up)
             report.deleted += len(given_up)
-        for prefix in (segment_prefix(self._cluster), manifest_prefix(self._cluster)):
+        for prefix in (segment_prefix(self._cluster), manifest_prefix(self._cluster), schema_prefix(self._cluster)):
             report.abandoned_uploads += await storage.abandon_uploads(prefix, self._grace_us / 1e6)
         return report
 

@@ -26,6 +26,7 @@ from danube.history.objects import object_name, upload
 from danube.history.packing import BuiltObject, build
 from danube.history.parts import PartRecord, TopicHistory
 from danube.history.reader import SegmentReader
+from danube.history.schemas import SchemaKeeper
 from danube.history.segment import SegmentBuilder, SegmentKind
 from danube.model.errors import DataLossError, StorageNotFoundError, StorageRangeError
 from danube.model.ids import OwnerEpoch, ProducerId, TopicId
@@ -46,6 +47,7 @@ class Merger:
         catalogue: HistoryCatalogue,
         manifests: Mapping[str, ManifestLog],
         storages: Mapping[str, Storage],
+        schemas: Mapping[str, SchemaKeeper],
         reader: SegmentReader,
         cluster: str,
         limits: Limits,
@@ -55,6 +57,7 @@ class Merger:
         self._catalogue = catalogue
         self._manifests = manifests
         self._storages = storages
+        self._schemas = schemas
         self._reader = reader
         self._cluster = cluster
         self._limits = limits
@@ -125,9 +128,10 @@ class Merger:
         key = object_name(self._cluster, created_us, tenure.broker, tenure.life, self._rng)
         builder = SegmentBuilder(SegmentKind.SEGMENT, OwnerEpoch(tenure.life), created_us)
         copied: list[Run] = []
+        schemas: set[int] = set()
         for run in runs:
             try:
-                if await self._copy(builder, run):
+                if await self._copy(builder, run, schemas):
                     copied.append(run)
             except (DataLossError, StorageNotFoundError, StorageRangeError) as error:
                 # A missing or truncated object counts as damage, too: waiting would not restore it. The other runs
@@ -140,13 +144,14 @@ class Merger:
                 builder.abandon()
         if not copied:
             return
-        built = build(key, builder, created_us)
+        built = build(key, builder, created_us, schemas)
         with self._catalogue.storing(built.ref(storage)):
+            await self._schemas[storage].keep(built.schemas)
             await upload(self._storages[storage], built)
             await self._enter(storage, built, copied)
 
-    async def _copy(self, builder: SegmentBuilder, run: Run) -> bool:
-        """Copy a run's batches as one part; False if the topic has changed in the meantime."""
+    async def _copy(self, builder: SegmentBuilder, run: Run, schemas: set[int]) -> bool:
+        """Copy a run's batches as one part, and note their schemas; False if the topic has changed in the meantime."""
         topic_id = run[0].part.topic_id
         offset, end = run[0].part.base_offset, run[-1].part.end_offset
         names = await self._reader.names(run[0])
@@ -163,6 +168,8 @@ class Merger:
             for batch in batches:
                 builder.add(batch)
                 seen.add(batch.header.producer_id)
+                if batch.header.schema_id:
+                    schemas.add(batch.header.schema_id)
             offset = batches[-1].end_offset
             await trio.lowlevel.checkpoint()
         builder.end({number: name for number, name in producers.items() if number in seen})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final, NamedTuple, Protocol
 
 from danube.history.parts import ObjectRef
@@ -12,11 +12,24 @@ from danube.log.cache import StoredBatch
 from danube.model.ids import OwnerEpoch, ProducerId, TopicId
 from danube.model.limits import KIB
 
-__all__ = ["BuiltObject", "Named", "Origin", "Packer", "build", "object_origin", "segment_prefix"]
+__all__ = [
+    "BuiltObject",
+    "Named",
+    "Origin",
+    "Packer",
+    "build",
+    "number_of_key",
+    "object_origin",
+    "schema_key",
+    "schema_prefix",
+    "segment_prefix",
+]
 
 _CRC_BYTES: Final = 256 * KIB
 """Bytes that are checksummed at a time: fits into a processor's cache, and bounds the time per step."""
 _NAME = re.compile(r".*/([0-9a-f]{16})-(b[0-9]+)\.([0-9a-f]+)-[0-9a-f]{16}\.seg")
+
+_NUMBER = re.compile("[1-9][0-9]{0,9}")
 
 
 class Origin(NamedTuple):
@@ -37,6 +50,8 @@ class BuiltObject(NamedTuple):
     """CRC32C of the whole object."""
     created_us: int
     footer: SegmentFooter
+    schemas: frozenset[int] = frozenset()
+    """Numbers of the schemas that its batches carry."""
 
     def ref(self, storage: str) -> ObjectRef:
         """Return its reference in a storage."""
@@ -48,16 +63,32 @@ def segment_prefix(cluster: str) -> str:
     return f"segments/{cluster}/"
 
 
+def schema_prefix(cluster: str) -> str:
+    """Return the key prefix of the schemas of a cluster's history; see :mod:`danube.schema.objects`."""
+    return f"schemas/{cluster}/"
+
+
+def schema_key(cluster: str, number: int) -> str:
+    """Return the key of a schema."""
+    return f"{schema_prefix(cluster)}{number}"
+
+
+def number_of_key(cluster: str, key: str) -> int | None:
+    """Return the number of a schema from the key of its object; None for other objects."""
+    found = _NUMBER.fullmatch(key.removeprefix(schema_prefix(cluster)))
+    return int(found[0]) if found else None
+
+
 def object_origin(key: str) -> Origin | None:
     """Return the origin of a segment from its key; None for other keys."""
     found = _NAME.fullmatch(key)
     return Origin(int(found[1], 16), found[2], int(found[3], 16)) if found else None
 
 
-def build(key: str, builder: SegmentBuilder, created_us: int) -> BuiltObject:
-    """Finish an object."""
+def build(key: str, builder: SegmentBuilder, created_us: int, schemas: Set[int] = frozenset()) -> BuiltObject:
+    """Finish an object, whose batches carry the numbers of these schemas."""
     data, footer = builder.finish()
-    return BuiltObject(key, data, crc_of(data), created_us, footer)
+    return BuiltObject(key, data, crc_of(data), created_us, footer, frozenset(schemas))
 
 
 def crc_of(data: bytearray) -> int:
@@ -113,6 +144,7 @@ class Packer:
         self._topic: Named | None = None
         self._next_offset = -1
         self._producers: set[ProducerId] = set()
+        self._schemas: set[int] = set()
 
     @property
     def size_bytes(self) -> int:
@@ -136,6 +168,8 @@ class Packer:
             self._builder.begin(topic.topic_id, topic.name, self._epoch_of(topic.topic_id))
         self._builder.add(batch)
         self._producers.add(batch.header.producer_id)
+        if batch.header.schema_id:
+            self._schemas.add(batch.header.schema_id)
         self._next_offset = batch.end_offset
 
     def _end_part(self) -> None:
@@ -148,4 +182,4 @@ class Packer:
     def finish(self) -> BuiltObject:
         """Finish the object."""
         self._end_part()
-        return build(self._key, self._builder, self._created_us)
+        return build(self._key, self._builder, self._created_us, self._schemas)

@@ -6,8 +6,9 @@ objects), when the journal fills up (``segment_journal_ratio``: the topics in it
 
 Objects are built one after the other from the topics that are due. Then, for each::
 
-    upload  ->  read back and compare  ->  catalogue (transaction as the owner)  ->  manifest  ->  journal release
+    schemas  ->  upload  ->  read back and compare  ->  catalogue (transaction as the owner)  ->  manifest  ->  release
 
+The schemas are those of its batches (:mod:`danube.history.schemas`), the release is that of the journal's copy.
 Before the catalogue changes, the journal is synced as far as it was written: batches of topics of durability ``os`` may
 not be synced yet, and history must not outlive the journal's record of its producers. Uploads overlap, the later steps
 keep the order. An interruption at any point loses nothing: before the change of the catalogue the object is an orphan
@@ -35,6 +36,7 @@ from danube.history.manifest import ManifestLog
 from danube.history.manifest_format import Subscriptions
 from danube.history.objects import object_name, upload
 from danube.history.packing import BuiltObject, Packer
+from danube.history.schemas import SchemaKeeper
 from danube.history.segment import SegmentPart
 from danube.log import Journal, StoredBatch, TopicLog
 from danube.model.batch import STAMP_SIZE
@@ -112,7 +114,7 @@ class Sealer:
     """The sealer of one storage: a failing backend does not delay sealing into the others.
 
     Args:
-        catalogue, manifests, storage: destinations of sealed data.
+        catalogue, manifests, storage, schemas: destinations of sealed data.
         journal: provides the topics of its oldest files.
         cluster, limits: configuration.
         rng, wall_clock_us: seams.
@@ -125,6 +127,7 @@ class Sealer:
         catalogue: HistoryCatalogue,
         manifests: ManifestLog,
         storage: Storage,
+        schemas: SchemaKeeper,
         journal: Journal,
         cluster: str,
         limits: Limits,
@@ -136,6 +139,7 @@ class Sealer:
         self._catalogue = catalogue
         self._manifests = manifests
         self._storage = storage
+        self._schemas = schemas
         self._journal = journal
         self._cluster = cluster
         self._limits = limits
@@ -443,6 +447,7 @@ class Sealer:
 
     async def _upload_and_enter(self, built: BuiltObject, before: trio.Event) -> None:
         written = self._journal.sequence
+        await self._schemas.keep(built.schemas)
         await upload(self._storage, built)
         await self._journal.sync(written)
         await before.wait()

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -349,6 +349,10 @@ class Book:
             raise SchemaNotFoundError(f"there is no schema with the number {number}")
         return record
 
+    def known(self, numbers: Iterable[int]) -> list[int]:
+        """Return those numbers that are numbers of schemas, sorted; fast also for very many that are not."""
+        return sorted(self._numbers.keys() & set(numbers))
+
     def number_of_guid(self, guid: str) -> int:
         """Return the number of the schema with a GUID.
 
@@ -387,6 +391,10 @@ class Book:
             for version in self._subjects[name].versions
             if version.number == number and (deleted or not version.is_deleted)
         ]
+
+    def carrying(self, number: int) -> dict[str, SubjectRecord]:
+        """Return the subjects that have a schema, also in a deleted version, by name and in order."""
+        return {name: self._subjects[name] for name in sorted(self._carriers.get(number, ()))}
 
     def owners(self, number: int) -> list[str]:
         """Return the sorted subjects that a number stands for: the one with it, or those with the schema, also deleted.
@@ -911,6 +919,46 @@ class Book:
             raise self._referenced(f"schema {number}", referring)
         keys = [f"{NUMBERS}{number}", HASHES + record.hash.hex()]
         return self._change([*keys, NEXT, CONFIG], [], keys)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Restoring
+
+    def restored(
+        self, numbers: Mapping[int, NumberRecord], subjects: Mapping[str, SubjectRecord], following: int
+    ) -> Change:
+        """Return the change that brings back schemas with their numbers, and subjects; modes do not forbid it.
+
+        Schemas and subjects that exist stay as they are. A subject whose number is taken gets a new one.
+
+        Args:
+            numbers: Schemas by number.
+            subjects: By name; their schemas exist, or are among ``numbers``.
+            following: No later schema or subject gets a number below this one.
+
+        Raises:
+            InvalidSchemaNumberError: a number belongs to another schema, or to a subject.
+        """
+        following = max(following, self._next)
+        puts: list[tuple[str, bytes]] = []
+        for number, record in numbers.items():
+            known = self._numbers.get(number)
+            if known is not None and known.hash == record.hash:
+                continue
+            following = max(following, self._imported(number) + 1)
+            puts.append((f"{NUMBERS}{number}", encode(record)))
+            if record.hash not in self._hashes:
+                puts.append((HASHES + record.hash.hex(), encode(number)))
+        for name, subject in subjects.items():
+            if name in self._subjects:
+                continue
+            owner = self._subject_numbers.get(subject.number)
+            if owner is not None or subject.number in self._numbers:
+                subject = msgspec.structs.replace(subject, number=following)
+                following += 1
+            puts.append((SUBJECTS + key_of(name), encode(subject)))
+        if following != self._next:
+            puts.append((NEXT, encode(following)))
+        return self._change([*(key for key, _ in puts), NEXT], puts)
 
     @staticmethod
     def _referenced(what: str, referring: list[int]) -> SchemaReferencedError:

@@ -19,6 +19,7 @@ from trio.testing import MockClock
 
 from danube.history import History, HistoryCatalogue, read_bucket
 from danube.history.packing import segment_prefix
+from danube.history.schemas import NO_SCHEMAS, SchemaSource
 from danube.log import BatchCache, Entry, Journal, StoredBatch, TopicLog
 from danube.metadata import Condition, Delete, Put, TransactionResult
 from danube.metadata.memory import MemoryStore
@@ -85,11 +86,15 @@ class CutBackend(MemoryBackend):
 class CutStore(FaultyMetadataStore):
     """Each transaction is a step. Another object opens and closes the inner store."""
 
-    def __init__(self, store: MemoryStore, random: Random, cut: Cut) -> None:
+    def __init__(
+        self, store: MemoryStore, random: Random, cut: Cut, watch: Callable[[Sequence[Put | Delete]], None]
+    ) -> None:
         super().__init__(store, random)
         self._cut = cut
+        self._watch = watch
 
     async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
+        self._watch(operations)
         result = await super().transact(conditions, operations)
         await self._cut.step()
         return result
@@ -146,7 +151,9 @@ class Life:
         self.topics: dict[int, LiveTopic] = {}
         self.dead = False
         self.committed = trio.Event()
-        self.history = History(catalogue, {"default": storage}, journal, self, "c", LIMITS, world.random, wall_clock_us)
+        self.history = History(
+            catalogue, {"default": storage}, journal, self, "c", LIMITS, world.random, wall_clock_us, world.schemas
+        )
 
     # What history asks
 
@@ -216,7 +223,10 @@ class Life:
         topic = self.topics[topic_id]
         for _ in range(count):
             payloads = [self.random.randbytes(self.random.choice(sizes))] * self.random.randrange(1, 4)
-            part = encode_part(payloads, producer_id=7, producer_epoch=1, base_sequence=0, publish_time_us=1)
+            schema_id = self.world.schema_ids[len(topic.truth.batches) % len(self.world.schema_ids)]
+            part = encode_part(
+                payloads, producer_id=7, producer_epoch=1, base_sequence=0, publish_time_us=1, schema_id=schema_id
+            )
             await self.journal.admit(len(part))
             topic.truth.batches.append(topic.log.append(part, check_part(part), wall_clock_us()))
         while topic.log.end_offset < topic.log.next_offset:
@@ -293,6 +303,11 @@ class World:
         self.lives = 0
         self.tenure: BrokerTenure | None = None
         """What the broker owns; None: everything, in a new life each time."""
+        self.schemas: SchemaSource = NO_SCHEMAS
+        self.schema_ids: Sequence[int] = (0,)
+        """What the batches of a topic carry, in turn."""
+        self.watch: Callable[[Sequence[Put | Delete]], None] = lambda _operations: None
+        """Called with each change of the metadata, before it is made."""
 
     async def live(
         self,
@@ -316,7 +331,7 @@ class World:
                     life.dead = True
                 nursery.cancel_scope.cancel()
 
-            store = CutStore(self.metadata, self.random, cut)
+            store = CutStore(self.metadata, self.random, cut, self.watch)
             cut.end_life = end_life
             storage = Storage(wrap(CutBackend(self.space, cut)), random=self.random, limits=LIMITS)
             journal = Journal(self.disk, LIMITS, file_size=FILE_SIZE, snapshot=lambda topic_id: b"")

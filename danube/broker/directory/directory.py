@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from danube.broker.delivery.subscription import Subscription
     from danube.broker.durability.level import Level
     from danube.broker.runtime.runtime import Runtime
+    from danube.broker.schemas.service import SchemaService
     from danube.cluster.records import BrokerRecord
     from danube.history import History
 
@@ -77,11 +78,13 @@ class Directory:
         following: acts on changes of the catalogue.
         forward_letters: has the owner of a topic publish dead letters; see :mod:`danube.broker.delivery.forwarding`.
         restoring: held while topics are restored from a bucket.
+        registry: returns the schema registry, once the broker has started.
     """
 
     history: History
     levels: Levels
     forward_letters: Callable[[SendLetters], Awaitable[int]]
+    registry: Callable[[], SchemaService]
 
     def __init__(self, runtime: Runtime, catalogue: Catalogue, policies: PolicyBook) -> None:
         self.runtime = runtime

@@ -6,6 +6,7 @@ they are complete, whether names are taken (:mod:`danube.broker.directory.restor
     assignments to this broker                      nothing has their names yet
     parts and objects -> catalogue of history       not visible yet
     policies of namespaces and broker               unless some are set here
+    schemas with their numbers, then subjects       those that the registry does not have
     topic by topic: cursors -> journal              ignored without the next two
                     subscriptions, record           the record last; the topic is served from then on
     manifest of this directory, higher epoch           this broker owns the bucket
@@ -40,10 +41,11 @@ from danube.broker.directory.restore_plan import (
     choose,
     report_of,
 )
+from danube.broker.directory.restore_schemas import check_schemas, restore_schemas
 from danube.broker.topic.recovered import TopicSnapshot
 from danube.cluster.records import broker_name
 from danube.dispatch import encode_entry
-from danube.history import Survey, enter, read_bucket, survey_bucket, verify_chains
+from danube.history import Survey, enter, read_bucket, read_schemas, survey_bucket, verify_chains
 from danube.history.tenure import owner_epoch
 from danube.log import ProducerTable
 from danube.model import history_api, validate_topic
@@ -59,6 +61,7 @@ from danube.storage import Storage, storage_place
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.schema.objects import SchemaObject
 
 __all__ = ["restore_topics"]
 
@@ -70,7 +73,8 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
 
     Raises:
         FailedPreconditionError: no storage has this URL, its history must not be taken over, the journal holds
-            messages of one of the topics, which are stranded, or a broker that is away has restored it in part.
+            messages of one of the topics, which are stranded, or a broker that is away has restored it in part; or the
+            number of one of the bucket's schemas means something else here.
         NotOwnerError: another broker has restored one of the topics in part.
         AlreadyExistsError: another topic of one of the names exists.
         DataLossError: requested data is damaged or missing; the message says which.
@@ -93,12 +97,14 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
     check_damage(survey, storage.url, chosen)
     _check_stranded(directory, chosen)
     _check_owners(directory, chosen)
+    schemas = await read_schemas(storage, config.cluster)
+    await check_schemas(directory, storage, schemas)
     if not request.dry_run:
 
         async def carry_out() -> None:
             async with directory.restoring:
                 try:
-                    await _carry_out(directory, storage, survey, candidates, request)
+                    await _carry_out(directory, storage, survey, schemas, candidates, request)
                 except (DanubeError, OSError) as error:
                     _log.error(
                         "the restore was interrupted and can be repeated: %s",
@@ -196,6 +202,7 @@ async def _carry_out(
     directory: Directory,
     storage: Storage,
     survey: Survey,
+    schemas: Sequence[SchemaObject],
     candidates: Sequence[Candidate],
     request: history_api.RestoreTopics,
 ) -> None:
@@ -223,6 +230,7 @@ async def _carry_out(
                 storage.url,
                 extra=log_event("restore.policies"),
             )
+        await restore_schemas(directory, storage, schemas)
         for one in new:
             records = {
                 topic_id: {name: entry for name, (entry, _) in found.items()}

@@ -9,7 +9,7 @@ A broker without schemas does not import the registry: the book is made with the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import unquote
@@ -23,6 +23,7 @@ from danube.model.log_events import log_event
 
 if TYPE_CHECKING:
     from danube.schema.book import Book
+    from danube.schema.objects import SchemaObject
 
 __all__ = ["CHANGES", "PREFIX", "REACH_S", "Replica"]
 
@@ -155,6 +156,19 @@ class Replica:
         if known is not None:
             await self.reached(known.mod_revision)
         return self.book
+
+    async def schema_objects(self, numbers: Collection[int]) -> Mapping[int, SchemaObject]:
+        """Return the objects of schemas for a bucket, with all that they refer to; unknown numbers are left out.
+
+        Raises:
+            DanubeError: some are missing here, and the metadata do not answer.
+        """
+        from danube.schema.objects import objects_of  # most brokers have no schemas
+
+        found = objects_of(self.book, numbers)
+        if any(number not in found for number in numbers):
+            found = objects_of(await self.current(), numbers)
+        return found
 
     async def find(self, query: Callable[[Book], T]) -> T:
         """Answer a query; if what it asks for is missing, ask the metadata first whether the replica is current.
