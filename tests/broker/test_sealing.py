@@ -12,6 +12,7 @@ from broker.broker_harness import RunningBroker, read_all, running_broker, take,
 
 import danube
 from danube.broker.intake.effective_policies import stack
+from danube.broker.topic.topic import Topic
 from danube.dispatch import decode_entry
 from danube.history import read_bucket
 from danube.history.tenure import owner_epoch
@@ -180,8 +181,13 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
             await seal(running, f"/default/{name}")
             assert sealed(running, f"/default/{name}")[0] >= 3
 
+        def retain(topic: Topic, retention: Retention) -> None:
+            record = broker.directory.catalogue.find(topic.name)
+            assert record is not None
+            topic.apply(stack([("topic", TopicPolicies(retention=retention))]), record)
+
         by_size = broker.directory.find("/default/size")
-        by_size.apply_policies(stack([("topic", TopicPolicies(retention=Retention(max_bytes=600_000)))]))
+        retain(by_size, Retention(max_bytes=600_000))
         plan = broker.directory.history.plan(by_size)
         assert by_size.start_offset == plan.start_offset == 0  # a plan changes nothing
         await broker.directory.history.expire(by_size)
@@ -192,7 +198,7 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
         assert await read_all(client, "/default/size") == payloads_of(0, 1000)[by_size.start_offset :]
 
         by_age = broker.directory.find("/default/age")
-        by_age.apply_policies(stack([("topic", TopicPolicies(retention=Retention(max_age_s=1e-6)))]))
+        retain(by_age, Retention(max_age_s=1e-6))
         await broker.directory.history.expire(by_age)
         assert by_age.start_offset == by_age.end_offset == 1000
         assert await read_all(client, "/default/age") == []
@@ -200,7 +206,7 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
         assert by_age.end_offset == 1001
 
         acked = broker.directory.find("/default/acked")
-        acked.apply_policies(stack([("topic", TopicPolicies(retention=Retention(acknowledged=True)))]))
+        retain(acked, Retention(acknowledged=True))
         assert broker.directory.history.plan(acked).new_start_offset == 0  # nothing is acknowledged
         async with client.consumer("/default/acked", subscription="s", start="earliest") as consumer:
             for message in await take(consumer, 600):

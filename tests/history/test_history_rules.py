@@ -1290,8 +1290,8 @@ async def test_orphans_go_five_hundred_at_a_time(autojump_clock: MockClock) -> N
 
         storage.abandon_uploads = abandon  # type: ignore[method-assign]
         report = await w.history.janitor.repair("default")
-        assert abandoned == [("segments/c/", 50.0), ("manifests/c/", 50.0)]
-        assert report.abandoned_uploads == 6
+        assert abandoned == [("segments/c/", 50.0), ("manifests/c/", 50.0), ("schemas/c/", 50.0)]
+        assert report.abandoned_uploads == 9
         assert (report.deleted, len(report.orphans), deletions) == (1100, 1100, [500, 500, 100])
         assert not any(key.startswith(segment_prefix("c")) for key in w.spaces["default"].objects)
 
