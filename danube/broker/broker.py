@@ -566,8 +566,8 @@ class Broker:
     def _open_schemas(self, store: MetadataStore) -> SchemaService:
         from danube.broker.schemas.service import SchemaService  # most brokers have no schemas
 
-        runtime = self.runtime
-        return SchemaService(store, self._schemas, runtime.clock_us, runtime.seams.checker(runtime.start))
+        runtime, quota_of = self.runtime, self.directory.catalogue.subjects_quota
+        return SchemaService(store, self._schemas, runtime.clock_us, runtime.seams.checker(runtime.start), quota_of)
 
     # --- Information ---
 

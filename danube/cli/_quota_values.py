@@ -47,6 +47,7 @@ QUOTAS: Final[Mapping[str, Kind]] = {
     "dispatch_rate": TOPIC_POLICIES["dispatch_rate"],
     "max_stored_bytes": _SIZE,
     "max_connections": Kind(_parse_count, str),
+    "max_subjects": Kind(_parse_count, str),
 }
 """Every field of :class:`danube.model.quotas.NamespaceQuota`."""
 PRINCIPAL_QUOTAS: Final[Mapping[str, Kind]] = {
@@ -56,7 +57,12 @@ PRINCIPAL_QUOTAS: Final[Mapping[str, Kind]] = {
     "consume_bytes_per_s": _BYTES_PER_S,
 }
 """Every field of :class:`danube.model.quotas.PrincipalQuota`."""
-_USED: Final = {"max_topics": "topics", "max_stored_bytes": "stored_bytes", "max_connections": "connections"}
+_USED: Final = {
+    "max_topics": "topics",
+    "max_stored_bytes": "stored_bytes",
+    "max_connections": "connections",
+    "max_subjects": "subjects",
+}
 """For counts: the field of QuotaReport that tells what is used."""
 
 

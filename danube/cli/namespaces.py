@@ -72,8 +72,9 @@ def set_quota(
     max_topics is the number of plain topics and partitions, in the whole cluster; what exists stays, also if it is
     more. publish_rate is that of all producers of the namespace at each broker, dispatch_rate that of all its
     consumers: messages or bytes per second (100/s, 10MiB/s, or both with a comma); they are delayed, not refused.
-    max_stored_bytes is what each broker stores for its topics. Quotas apply at once. With access control, this needs
-    ManageNamespace on the cluster.
+    max_stored_bytes is what each broker stores for its topics. max_subjects is the number of subjects of the schema
+    registry whose names begin with /NAMESPACE/, in the whole cluster. Quotas apply at once. With access control, this
+    needs ManageNamespace on the cluster.
     """
     plain = parse_quotas(changes)
     _show(run_with_client(lambda client: client.admin.change_quota(namespace, **plain), url, context), output)

@@ -26,6 +26,7 @@ __all__ = [
     "change_principal_quota",
     "change_quota",
     "check_principal_quota",
+    "check_subjects",
     "check_topics",
 ]
 
@@ -49,6 +50,9 @@ class NamespaceQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_connections: int | None = None
     """Connections to one broker on which producers, consumers, readers or staged writes use its topics. Streams on one
     more are refused. Producers of official clients have no stream, and are not counted."""
+    max_subjects: int | None = None
+    """Subjects of the schema registry in the whole cluster whose names begin with ``/namespace/``, until they are
+    deleted permanently. More are refused."""
 
 
 class PrincipalQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -72,7 +76,7 @@ def change_quota(quota: NamespaceQuota, changes: Mapping[str, Any]) -> Namespace
         InvalidArgumentError: an unknown name, or a value that is out of range.
     """
     changed = _changed(quota, changes)
-    for name in ("max_topics", "max_stored_bytes", "max_connections"):
+    for name in ("max_topics", "max_stored_bytes", "max_connections", "max_subjects"):
         value = getattr(changed, name)
         if value is not None and value < 0:
             raise InvalidArgumentError(f"{name} = {value} must not be negative")
@@ -128,6 +132,25 @@ def check_topics(namespace: str, quota: NamespaceQuota, used: int, more: int) ->
         )
 
 
+def check_subjects(namespace: str, most: int | None, used: int) -> None:
+    """Check that a namespace may have one more subject of the schema registry.
+
+    Args:
+        namespace: its name.
+        most: its quota; None: it has none.
+        used: how many there are.
+
+    Raises:
+        LimitExceededError: it has as many as it may.
+    """
+    if most is not None and used >= most:
+        raise LimitExceededError(
+            f"namespace {namespace!r} has {used} subjects of schemas, and its quota max_subjects is {most}: another one"
+            f" cannot be created; delete some permanently, or ask an administrator to raise it"
+            f" (danube namespaces quota set {namespace} max_subjects=N)"
+        )
+
+
 class QuotaMethod:
     """Paths of the native calls."""
 
@@ -160,3 +183,5 @@ class QuotaReport(msgspec.Struct, array_like=True, gc=False):
     """What the answering broker stores for its own topics of the namespace."""
     connections: int = 0
     """Connections to the answering broker that use topics of the namespace."""
+    subjects: int = 0
+    """Subjects of the schema registry that the answering broker knows of."""

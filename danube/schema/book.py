@@ -51,6 +51,7 @@ from danube.model.errors import (
     SubjectDeletedError,
     SubjectNotFoundError,
 )
+from danube.model.quotas import check_subjects
 from danube.schema.examine import Examination, Finding, Other
 from danube.schema.kinds import Needed, Source
 from danube.schema.limits import DEFAULT_LIMITS, SchemaLimits
@@ -70,7 +71,7 @@ from danube.schema.records import (
     decode,
     encode,
 )
-from danube.schema.subjects import key_of, subject_of_key, validate_subject
+from danube.schema.subjects import key_of, namespace_of, subject_of_key, validate_subject
 
 __all__ = ["LATEST", "Book", "Change", "Entry", "Proposal", "Registered", "content_hash"]
 
@@ -269,6 +270,10 @@ class Book:
             if versions and (not is_live if only_deleted else is_live or deleted):
                 found.append(name)
         return found
+
+    def subjects_of(self, namespace: str) -> int:
+        """Return how many subjects the quota of a namespace counts: those that are not deleted permanently."""
+        return len(self.subjects(f"/{namespace}/", deleted=True))
 
     def versions(self, subject: str, *, deleted: bool = False, only_deleted: bool = False) -> list[int]:
         """Return the sorted version numbers of a subject.
@@ -571,6 +576,7 @@ class Book:
         tags: tuple[str, ...] = (),
         number: int | None = None,
         version: int | None = None,
+        most_subjects: int | None = None,
     ) -> Registered:
         """Prepare a registration: return the existing or new version of a schema, and the change that stores it.
 
@@ -585,6 +591,7 @@ class Book:
             number: The number of the schema; required in mode IMPORT. In other modes only the number that it has
                 already.
             version: The version; in other modes than IMPORT it must be the next one, if given.
+            most_subjects: The quota of the namespace of the subject; None: it has none.
 
         Raises:
             IncompatibleSchemaError: it is not compatible with the versions of the subject.
@@ -625,6 +632,9 @@ class Book:
                     f"the next version of subject {subject!r} is {record.next_version}, not {version}; versions can be"
                     " chosen in mode IMPORT only"
                 )
+        if most_subjects is not None and not record.versions:
+            namespace = namespace_of(subject)
+            check_subjects(namespace, most_subjects, self.subjects_of(namespace))
         return self._registered(
             proposal, finding, references, digest, number, version, born, (now_ms, created_by, description, tags)
         )
@@ -686,7 +696,9 @@ class Book:
                 proposal.rules,
             )
             puts.append((f"{NUMBERS}{number}", encode(schema)))
-        if following != self._next or references:
+        # Rewriting the counter orders this change among others that depend on what exists: the deletion of versions
+        # that are referred to, and the creation of further subjects, which a quota counts.
+        if following != self._next or references or not record.versions:
             puts.append((NEXT, encode(following)))
         touched = [key for key, _ in puts] + [CONFIG] + [SUBJECTS + key_of(each.subject) for each in references]
         return Registered(number, version, subject_number, True, self._change(touched, puts))

@@ -9,7 +9,7 @@ from danube.model.errors import InvalidNameError
 from danube.model.names import split_partition
 from danube.schema.limits import DEFAULT_LIMITS, SchemaLimits
 
-__all__ = ["Strategy", "key_of", "subject_for", "subject_of_key", "validate_subject"]
+__all__ = ["Strategy", "key_of", "namespace_of", "subject_for", "subject_of_key", "validate_subject"]
 
 
 class Strategy(Enum):
@@ -42,6 +42,13 @@ def validate_subject(name: str, limits: SchemaLimits = DEFAULT_LIMITS) -> str:
     if not name.isprintable():
         raise InvalidNameError(f"the subject {name!r} contains unprintable characters")
     return name
+
+
+def namespace_of(subject: str) -> str:
+    """Return the namespace whose quota counts a subject: that of ``/namespace/...``; empty: of none."""
+    root, _, rest = subject.partition("/")
+    namespace, slash, _ = rest.partition("/")
+    return namespace if slash and not root else ""
 
 
 def key_of(subject: str) -> str:

@@ -242,8 +242,10 @@ def test_quotas_of_namespaces(broker):
         "dispatch_rate": ("-", "-"),
         "max_stored_bytes": ("-", "0B"),
         "max_connections": ("-", "0"),
+        "max_subjects": ("-", "0"),
     }
     settings = "max_topics=1 publish-rate=9/s,1MiB/s dispatch_rate=5/s max_stored_bytes=1GiB max_connections=7"
+    settings += " max_subjects=1"
     done = run(broker, "namespaces", "quota", "set", "tenant", *settings.split())
     assert table(done) == {
         "max_topics": ("1", "0"),
@@ -251,14 +253,20 @@ def test_quotas_of_namespaces(broker):
         "dispatch_rate": ("5/s", "-"),
         "max_stored_bytes": ("1GiB", "0B"),
         "max_connections": ("7", "0"),
+        "max_subjects": ("1", "0"),
     }
     run(broker, "topics", "create", "/tenant/a")
     refused = run(broker, "topics", "create", "/tenant/b", code=75)
     assert "quota max_topics is 1" in refused.output
+    run(broker, "schemas", "register", "/tenant/a-value", "--type", "string")
+    refused = run(broker, "schemas", "register", "/tenant/b-value", "--type", "string", code=75)
+    assert "quota max_subjects is 1" in refused.output
+    run(broker, "schemas", "register", "tenant/b-value", "--type", "string")  # it is of no namespace
     shown = json.loads(run(broker, "namespaces", "quota", "show", "tenant", "-o", "json").stdout)
     rate = {"messages_per_s": 9, "bytes_per_s": 2**20}
     quota = {"max_topics": 1, "publish_rate": rate, "max_stored_bytes": 2**30, "max_connections": 7}
-    quota["dispatch_rate"] = {"messages_per_s": 5, "bytes_per_s": 0}
-    assert shown == {"namespace": "tenant", "quota": quota, "topics": 1, "stored_bytes": 0, "connections": 0}
+    quota |= {"dispatch_rate": {"messages_per_s": 5, "bytes_per_s": 0}, "max_subjects": 1}
+    used = {"topics": 1, "stored_bytes": 0, "connections": 0, "subjects": 1}
+    assert shown == {"namespace": "tenant", "quota": quota, **used}
     run(broker, "namespaces", "quota", "unset", "tenant", "max_topics")
     run(broker, "topics", "create", "/tenant/b")

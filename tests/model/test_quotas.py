@@ -9,7 +9,7 @@ import pytest
 
 from danube.model import Rate, TopicPolicies
 from danube.model.errors import InvalidArgumentError, LimitExceededError
-from danube.model.quotas import NamespaceQuota, change_quota, check_topics
+from danube.model.quotas import NamespaceQuota, change_quota, check_subjects, check_topics
 from danube.model.records import NamespaceRecord
 
 
@@ -33,7 +33,7 @@ def test_invalid_changes_are_refused(changes: dict[str, Any]) -> None:
         change_quota(NamespaceQuota(), changes)
 
 
-@pytest.mark.parametrize("name", ["max_topics", "max_stored_bytes", "max_connections"])
+@pytest.mark.parametrize("name", ["max_topics", "max_stored_bytes", "max_connections", "max_subjects"])
 def test_counts_are_not_negative(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{name} = -1 must not be negative"):
         change_quota(NamespaceQuota(), {name: -1})
@@ -65,3 +65,10 @@ def test_none_removes_a_quota() -> None:
 def test_records_without_a_quota_are_read() -> None:
     former = msgspec.msgpack.encode([7, TopicPolicies(max_producers=1)])
     assert msgspec.msgpack.decode(former, type=NamespaceRecord) == NamespaceRecord(7, TopicPolicies(max_producers=1))
+
+
+def test_a_namespace_has_no_more_subjects_than_its_quota():
+    check_subjects("shop", 2, 1)
+    check_subjects("shop", None, 10**9)
+    with pytest.raises(LimitExceededError, match=r"'shop' has 2 subjects .* quota max_subjects is 2: .*quota set shop"):
+        check_subjects("shop", 2, 2)

@@ -292,6 +292,11 @@ class CatalogueRecords:
         record = self._namespaces.get(namespace)
         return record.quota.max_connections if record is not None else None
 
+    def subjects_quota(self, namespace: str) -> int | None:
+        """Return how many subjects of schemas a namespace may have; None if it has no quota, or is not there."""
+        record = self._namespaces.get(namespace)
+        return record.quota.max_subjects if record is not None else None
+
     # --- Policies ---
 
     @property

@@ -227,7 +227,11 @@ class TopicOperations:
         names = [topic.name for topic in self._directory.kept_topics() if topic.name.startswith(begin)]
         stored = sum(map(self._directory.stored_bytes, names))
         connections = self._directory.runtime.namespace_connections.used(request.namespace)
-        return QuotaReport(request.namespace, quota, catalogue.topics_of(request.namespace), stored, connections)
+        topics, subjects = (
+            catalogue.topics_of(request.namespace),
+            self._directory.runtime.subjects.used(request.namespace),
+        )
+        return QuotaReport(request.namespace, quota, topics, stored, connections, subjects)
 
     async def change_quota(self, request: ChangeQuota) -> QuotaReport:
         """Change the quota of a namespace. What exists stays.

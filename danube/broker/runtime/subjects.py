@@ -46,12 +46,14 @@ class Subjects:
     Attributes:
         read: returns the numbers of the schemas of a subject.
         learn: asks the metadata for a schema of a subject that is not known.
+        used: returns how many subjects the quota of a namespace counts, as far as this broker knows.
     """
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[str, SubjectSchemas] = WeakValueDictionary()
         self.read: Callable[[str], frozenset[int]] = lambda _subject: frozenset()
         self.learn: Callable[[str, int], Awaitable[None]] = _knows_all
+        self.used: Callable[[str], int] = lambda _namespace: 0
 
     def of(self, subject: str) -> SubjectSchemas:
         """Return the schemas of a subject, which need not exist; they are current as long as they are held."""

@@ -70,6 +70,7 @@ class Replica:
         self._store = store
         self._subjects = subjects if subjects is not None else Subjects()
         self._subjects.read, self._subjects.learn = self._numbers_of, self._learn
+        self._subjects.used = self._used
         self._table: Table[_Value] = Table(
             store, PREFIX + "/", _Value, encode=lambda value: value.content, decode=_Value, watched=True,
             on_change=self._apply,
@@ -116,6 +117,9 @@ class Replica:
 
     def _numbers_of(self, subject: str) -> frozenset[int]:
         return frozenset() if self._book is None else self._book.numbers_of(subject)
+
+    def _used(self, namespace: str) -> int:
+        return 0 if self._book is None else self._book.subjects_of(namespace)
 
     async def _learn(self, subject: str, number: int) -> None:
         def found(book: Book) -> None:

@@ -23,6 +23,7 @@ from danube.model.errors import DanubeError, LimitExceededError, MetadataConflic
 from danube.schema.book import Book, Change, Entry, Proposal, Registered
 from danube.schema.examine import Examination, Finding
 from danube.schema.modes import Level, Policy
+from danube.schema.subjects import namespace_of
 
 if TYPE_CHECKING:
     from danube.schema.records import NumberRecord
@@ -49,13 +50,22 @@ class SchemaService:
         replica: of the records, which is followed.
         clock_us: the wall clock.
         examine: parses and compares schemas.
+        quota_of: returns how many subjects a namespace may have; None: any number.
     """
 
-    def __init__(self, store: MetadataStore, replica: Replica, clock_us: Callable[[], int], examine: Examine) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        replica: Replica,
+        clock_us: Callable[[], int],
+        examine: Examine,
+        quota_of: Callable[[str], int | None] = lambda _namespace: None,
+    ) -> None:
         self._store = store
         self._replica = replica
         self._clock_us = clock_us
         self._examine = examine
+        self._quota_of = quota_of
         self._lock = trio.Lock()
         self._subjects = NamedLocks()
 
@@ -182,7 +192,7 @@ class SchemaService:
             async with self._lock:
                 found = self.book.register(
                     proposal, finding, now_ms=now_ms, born=born, created_by=by, description=description, tags=tags,
-                    number=number, version=version,
+                    number=number, version=version, most_subjects=self._quota_of(namespace_of(proposal.subject)),
                 )  # fmt: skip
                 if not found.is_new:
                     return told(found)
