@@ -27,6 +27,8 @@ _TYPES: Final = {".avsc": "avro", ".json": "json_schema", ".proto": "protobuf", 
 _PLAIN: Final = ("string", "bytes", "number")
 _MOST_BYTES: Final = 4 << 20
 """Largest file that is read; the broker's limit is lower."""
+_MOST_NAMED: Final = 10
+"""Most topics that a question names."""
 
 _Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as /default/orders-value.")]
 _Version = Annotated[str, typer.Argument(metavar="SUBJECT[@VERSION]", help="The latest version, or the given one.")]
@@ -262,8 +264,14 @@ def purge_schema(
     url: UrlOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Remove a schema. Stored messages with its id can no longer be decoded. On a terminal it asks first."""
-    confirm(yes, lambda: f"Remove schema {number}? Messages with this id, of any topic, can no longer be decoded.")
+    """Remove a schema. Stored messages with its id can no longer be decoded.
+
+    On a terminal it asks first, and names the topics whose subject has had the schema. Which messages have an id is not
+    known: topics that had another subject when they were written, or none, are not among them.
+    """
+    confirm(
+        yes, lambda: _purging(run_with_client(lambda client: client.schemas.get(number, topics=True), url, context))
+    )
     run_with_client(lambda client: client.schemas.purge(number), url, context)
     print(f"removed schema {number}")
 
@@ -284,6 +292,16 @@ def bind_topic(
         raise InvalidArgumentError("give a subject, or --unset")
     run_with_client(lambda client: client.schemas.bind(topic, subject), url, context)
     print(f"{topic} has {f'subject {subject}' if subject else 'no subject'}")
+
+
+def _purging(found: SchemaInfo) -> str:
+    """Return the question whether to remove a schema."""
+    question = f"Remove schema {found.number}? Messages with this id, of any topic, can no longer be decoded."
+    if not found.topics:
+        return f"{question} No topic has a subject that had it."
+    listed = ", ".join(found.topics[:_MOST_NAMED])
+    more = f" and {len(found.topics) - _MOST_NAMED} others or more" if len(found.topics) > _MOST_NAMED else ""
+    return f"{question} Its subject is, or was, that of {listed}{more}."
 
 
 # --- What is read

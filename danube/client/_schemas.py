@@ -35,13 +35,17 @@ class Schemas:
 
     # --- Reading
 
-    async def get(self, number: int) -> schema_api.SchemaInfo:
+    async def get(self, number: int, *, topics: bool = False) -> schema_api.SchemaInfo:
         """Return a schema by its number, which headers of batches carry. It never changes.
+
+        Args:
+            number: of the schema.
+            topics: whether to look for topics whose messages may have it.
 
         Raises:
             SchemaNotFoundError: there is none.
         """
-        request = schema_api.GetSchema(check_count("number", number))
+        request = schema_api.GetSchema(check_count("number", number), topics)
         return await self._read(SchemaMethod.GET, request, schema_api.SchemaInfo)
 
     async def version(self, subject: str, version: int = -1, *, deleted: bool = False) -> schema_api.SchemaInfo:

@@ -136,12 +136,17 @@ class SchemaInfo(msgspec.Struct, array_like=True):
     description: str = ""
     tags: list[str] = []
     is_deleted: bool = False
+    topics: list[str] = []
+    """If it was asked for: some topics whose subject has this schema, or had it in a version that is deleted, also
+    permanently; at most 100, sorted, as far as the caller may see them. Messages of others can have the number, too."""
 
 
 class GetSchema(msgspec.Struct, array_like=True, gc=False):
     """Asks for a schema by its number. Answered with a SchemaInfo; SchemaNotFoundError: there is none."""
 
     number: int
+    topics: bool = False
+    """Whether to look for the topics whose messages may have this number."""
 
 
 class GetSchemaVersion(msgspec.Struct, array_like=True, gc=False):

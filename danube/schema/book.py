@@ -86,6 +86,10 @@ _MOST_LISTED: Final = 5
 """Maximum number of items of a list in an error message."""
 
 
+_MOST_FORMER: Final = 1_000
+"""Most numbers that a subject remembers of its permanently deleted versions."""
+
+
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """A schema to register, check or look up."""
 
@@ -400,6 +404,14 @@ class Book:
     def carrying(self, number: int) -> dict[str, SubjectRecord]:
         """Return the subjects that have a schema, also in a deleted version, by name and in order."""
         return {name: self._subjects[name] for name in sorted(self._carriers.get(number, ()))}
+
+    def writers(self, number: int) -> list[str]:
+        """Return the sorted subjects that have a schema, or had it in a version that is deleted, also permanently.
+
+        Messages of topics with one of these subjects may have its number. This looks at all subjects.
+        """
+        former = {name for name, record in self._subjects.items() if number in record.former}
+        return sorted(former | self._carriers.get(number, set()))
 
     def owners(self, number: int) -> list[str]:
         """Return the sorted subjects that a number stands for: the one with it, or those with the schema, also deleted.
@@ -896,14 +908,17 @@ class Book:
                 referring = self._referring(subject, version, deleted=permanent)
                 if referring:
                     raise self._referenced(f"version {version.version} of subject {subject!r}", referring)
+        former = record.former
         if permanent:
             versions = tuple(each for each in record.versions if each.version not in gone)
+            lost = (each.number for each in record.versions if each.version in gone)
+            former = tuple(dict.fromkeys((*former, *lost)))[-_MOST_FORMER:]
         else:
             versions = tuple(
                 msgspec.structs.replace(each, is_deleted=True) if each.version in gone else each
                 for each in record.versions
             )
-        changed = msgspec.structs.replace(record, versions=versions)
+        changed = msgspec.structs.replace(record, versions=versions, former=former)
         if all(each.is_deleted for each in versions):
             # A subject that is created again starts with the settings of the registry, as in Confluent's registry.
             changed = msgspec.structs.replace(changed, level=None, policy=None, mode=None)

@@ -107,6 +107,8 @@ class SubjectRecord(msgspec.Struct, frozen=True, array_like=True):
     level: Level | None = None
     policy: Policy | None = None
     mode: Mode | None = None
+    former: tuple[int, ...] = ()
+    """Numbers of the schemas of permanently deleted versions, which messages may still have; the newest 1,000."""
 
 
 class Settings(msgspec.Struct, frozen=True, array_like=True):

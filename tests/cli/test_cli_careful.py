@@ -65,6 +65,25 @@ def fill(broker, topic, count):
         run(broker, "produce", topic, "-m", str(number))
 
 
+def test_purging_a_schema_names_the_topics_whose_messages_may_have_it(broker):
+    registered = run(broker, "schemas", "register", "/default/kept-value", "--type", "string").stdout
+    number = registered.split("id ")[1].split()[0]
+    shown, code = at_a_terminal(broker, "n\n", "schemas", "purge", number)
+    assert (code, "No topic has a subject that had it" in shown) == (1, True)
+    for topic in ("kept", "also-kept", "other"):
+        run(broker, "topics", "create", f"/default/{topic}")
+    run(broker, "schemas", "bind", "/default/kept", "/default/kept-value")
+    run(broker, "schemas", "bind", "/default/also-kept", "/default/kept-value")
+    run(broker, "schemas", "delete", "/default/kept-value")
+    run(broker, "schemas", "delete", "/default/kept-value", "--permanent")
+    shown, code = at_a_terminal(broker, "n\n", "schemas", "purge", number)
+    assert code == 1
+    told = " ".join(shown.split())
+    assert f"Remove schema {number}? Messages with this id, of any topic, can no longer be decoded." in told
+    assert "Its subject is, or was, that of /default/also-kept, /default/kept. [y/N]" in told
+    assert f"removed schema {number}" in at_a_terminal(broker, "y\n", "schemas", "purge", number)[0]
+
+
 def test_deleting_asks_at_a_terminal(broker):
     fill(broker, "orders", 3)
     shown, code = at_a_terminal(broker, "n\n", "topics", "delete", "orders")

@@ -228,6 +228,7 @@ def test_deletion_is_soft_and_then_permanent() -> None:
     assert book.schema(3).name == "R", "found by its number"
     assert (book.carriers(3), book.carriers(3, deleted=True)) == ([], [(S, 2)])
     assert book.numbers_of(S) == {1, 3}, "batches may carry it"
+    assert book.writers(3) == [S]
 
     with pytest.raises(SchemaVersionDeletedError, match="delete it permanently"):
         book.delete_version(S, 2)
@@ -235,6 +236,8 @@ def test_deletion_is_soft_and_then_permanent() -> None:
         book.delete_version(S, 1, permanent=True)
     registry.commit(book.delete_version(S, 2, permanent=True)[1])
     assert book.versions(S, deleted=True) == [1]
+    assert (book.carriers(3, deleted=True), book.writers(3), book.writers(1)) == ([], [S], [S]), "messages may have it"
+    assert book.writers(2) == [], "the number of the subject is none of a schema"
     with pytest.raises(SchemaVersionNotFoundError):
         book.delete_version(S, 2, permanent=True)
     assert book.schema(3).name == "R", "still there for batches that carry it"

@@ -54,6 +54,8 @@ class SchemaOperations:
             raise SchemaNotFoundError(f"there is no schema with the number {number}")
         found = _schema(book, number, record)
         found.carriers = [each for each in book.carriers(number) if may_read_schema(each[0])]
+        if request.topics:
+            found.topics = await self._bound_topics(*filter(may_read_schema, book.writers(number)))
         return found
 
     async def get_version(self, request: native.GetSchemaVersion) -> native.SchemaInfo:
@@ -135,10 +137,10 @@ class SchemaOperations:
             await self._bound_topics(name),
         )
 
-    async def _bound_topics(self, subject: str) -> list[str]:
-        """Return some topics with a subject that the caller may see."""
+    async def _bound_topics(self, *subjects: str) -> list[str]:
+        """Return some topics with one of the subjects that the caller may see."""
         found = []
-        for count, topic in enumerate(self._topics.names_with_subject(subject), 1):
+        for count, topic in enumerate(self._topics.names_with_subject(*subjects), 1):
             if not count % _TURN:
                 await trio.lowlevel.checkpoint()
             if topic and may_describe(topic):

@@ -180,15 +180,15 @@ class TopicOperations:
             schema_subject=first.schema_subject,
         )
 
-    def names_with_subject(self, subject: str) -> Iterator[str]:
-        """Yield the name of each topic with a subject, sorted, and an empty text for each other one.
+    def names_with_subject(self, *subjects: str) -> Iterator[str]:
+        """Yield the name of each topic with one of the subjects, sorted, and an empty text for each other one.
 
         Between two of them topics may be created and deleted.
         """
         catalogue = self._directory.catalogue
         for name in sorted(catalogue.tables.topics.values):
             record = catalogue.find(name)
-            yield name if record is not None and record.schema_subject == subject else ""
+            yield name if record is not None and record.schema_subject in subjects else ""
 
     async def bind_subject(self, topic: str, subject: str, *, unless_other: bool = False) -> None:
         """Give a topic a subject of the schema registry, whose existence is not checked.

@@ -1484,13 +1484,17 @@ class Schemas(Handle[_schemas.Schemas]):
     these credentials may not see raises NotFoundError, as one that does not exist.
     """
 
-    def get(self, number: int) -> schema_api.SchemaInfo:
+    def get(self, number: int, *, topics: bool = False) -> schema_api.SchemaInfo:
         """Return a schema by its number, which headers of batches carry. It never changes.
+
+        Args:
+            number: of the schema.
+            topics: whether to look for topics whose messages may have it.
 
         Raises:
             SchemaNotFoundError: there is none.
         """
-        return self._loop.run(self._inner.get, number)
+        return self._loop.run(self._inner.get, number, topics=topics)
 
     def version(self, subject: str, version: int = -1, *, deleted: bool = False) -> schema_api.SchemaInfo:
         """Return a version of a subject, with its schema.
