@@ -11,6 +11,7 @@ from danube.model.limits import KIB, Limits
 from danube.model.policies import Durability, PoisonPolicy, Retention, SubscriptionPolicy, SubscriptionType
 from danube.testing.simulation.chores import ChorePlan
 from danube.testing.simulation.node import PORT
+from danube.testing.simulation.registering import SchemaUserPlan, draw_schema_users
 from danube.testing.simulation.storm import CLUSTER_FAULTS, FAULTS, GROUP_FAULTS, SLOW_FAULTS, WIPES
 from danube.testing.simulation.upstream import UpstreamPlan
 from danube.testing.simulation.workload import ACK_TIMEOUT_S, ConsumerPlan, ProducerPlan, TopicPlan
@@ -52,6 +53,8 @@ class WorldPlan(NamedTuple):
     """Whether the members of that group cut their logs all the time."""
     wipes: bool = False
     """Whether a machine of the cluster loses its disks."""
+    schema_users: Sequence[SchemaUserPlan] = ()
+    """Applications that use the schema registry, all of the same home."""
 
     @property
     def routes(self) -> dict[str, list[str]]:
@@ -68,10 +71,13 @@ class WorldPlan(NamedTuple):
         return next(home for home in self.configs if machine == home or machine.startswith(home + "-"))
 
 
-KINDS = {"single": 10, "several": 3, "moving": 4, "damaged": 2, "cluster": 0}
+KINDS = {"single": 10, "several": 3, "moving": 4, "damaged": 2, "cluster": 0, "schemas": 0, "cluster-schemas": 0}
 """Kinds of worlds, and their weights: one broker; two that share only a bucket; one that moves from
-machine to machine; one whose stored data is damaged; three to five that share metadata, topics and a bucket, which are
-run on request only, so that the seeds of the others stay as they were."""
+machine to machine; one whose stored data is damaged; three to five that share metadata, topics and a bucket; and the
+first and the last one with applications that use the schema registry. Kinds without a weight are run on request only,
+so that the seeds of the others stay as they were."""
+_WITH_SCHEMAS: Final = {"schemas": "single", "cluster-schemas": "cluster"}
+"""What kinds are without the registry: the world of a seed is the same, but for what uses it."""
 _KEEPING_METADATA: Final = 0.7
 """Share of the clusters that keep their metadata themselves; the others share a faulty store."""
 CLUSTER = "cluster"
@@ -83,6 +89,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     random = Random(f"plan {seed}")
     drawn = random.choices(list(KINDS), list(KINDS.values()))[0]
     kind = kind if kind is not None else drawn
+    has_schemas, kind = kind in _WITH_SCHEMAS, _WITH_SCHEMAS.get(kind, kind)
     is_cluster = kind == "cluster"
     homes = ["north", "south"] if kind == "several" else ["broker"]
     if is_cluster:
@@ -167,7 +174,14 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         keeps_metadata=keeps_metadata,
         cuts_log=cuts_log,
         wipes=wipes,
+        schema_users=_draw_schema_users(seed, topics, wipes=wipes) if has_schemas else (),
     )
+
+
+def _draw_schema_users(seed: int, topics: list[TopicPlan], *, wipes: bool) -> list[SchemaUserPlan]:
+    kept = [topic for topic in topics if topic.durability is not Durability.NONE]
+    # What they send would be gone with a lost disk.
+    return draw_schema_users(Random(f"schemas {seed}"), (kept or topics)[0], sends=bool(kept) and not wipes)
 
 
 def _draw_cluster_faults(random: Random, keeps_metadata: bool, wipes: bool) -> dict[str, float]:

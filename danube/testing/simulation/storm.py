@@ -68,7 +68,7 @@ class Storm:
         """For faults added later: the draws from the first source stay as they were."""
         plan = world.plan
         self._hosts = [each.name for each in plan.producers] + [each.name for each in plan.consumers]
-        self._hosts += [each.name for each in plan.upstream]
+        self._hosts += [each.name for each in plan.upstream] + [each.name for each in plan.schema_users]
         self._nursery: trio.Nursery
 
     async def rage(self) -> None:

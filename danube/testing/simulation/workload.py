@@ -21,6 +21,7 @@ from danube.model.errors import DanubeError, TopicNotFoundError
 from danube.model.limits import Limits
 from danube.model.policies import Durability, PoisonPolicy, Retention, SubscriptionType
 from danube.testing.history import Audited, DeadLetter, History, Session, Spot, SubscriptionRules
+from danube.testing.schema_history import SchemaHistory
 from danube.testing.simulation._scheduler import MACHINE
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT, shown_error
@@ -153,18 +154,22 @@ class Applications:
         self.finished = trio.Event()
         """Set when consumers must leave."""
         self.limits = limits
+        self.schemas = SchemaHistory()
+        """Of the schema registry of the home whose applications use it."""
         self._wall_clock_us = wall_clock_us
 
     @asynccontextmanager
-    async def client(self, host: str, random: Random, home: str) -> AsyncIterator[Client]:
-        """Connect from a host to the broker of a home."""
+    async def client(self, host: str, random: Random, home: str, machine: str = "") -> AsyncIterator[Client]:
+        """Connect from a host to the broker of a home; ``machine``: to this one of its machines first."""
         environment = Environment(
             connect=lambda target, port: self.network.connect(host, target, port),
             clock_us=self._wall_clock_us,
             random=random,
         )
         seeds = list(self.routes[home])
-        if self.is_cluster:
+        if machine:
+            seeds = [machine]
+        elif self.is_cluster:
             random.shuffle(seeds)
         async with danube.connect(
             "danube://" + ",".join(f"{name}:{PORT}" for name in seeds),

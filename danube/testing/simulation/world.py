@@ -48,6 +48,7 @@ from danube.testing.simulation.node import PORT, BrokerNode, Life, SharedMetadat
 from danube.testing.simulation.owners import OwnerWatch, check_owners, find_differences
 from danube.testing.simulation.plan import WorldPlan, draw_plan
 from danube.testing.simulation.raft_machine import ROOMY, TIGHT, RaftMachine
+from danube.testing.simulation.registering import audit_schemas, use_schemas
 from danube.testing.simulation.storm import Storm
 from danube.testing.simulation.trace import Trace
 from danube.testing.simulation.upstream import consume_upstream, produce_upstream
@@ -289,9 +290,11 @@ class World:
                     await self._find_homes()
                 await self._storm_and_calm()
                 await self._audit("hot")
+                await self._audit_schemas("hot")
                 await self._find_gone()
                 await self._seal_and_restart()
                 await self._audit("sealed")
+                await self._audit_schemas("sealed")
                 await self._nothing_comes_again()
                 if self.plan.keeps_metadata:
                     await self._check_metadata()
@@ -300,6 +303,8 @@ class World:
                     await self._ended(node)
             except* StuckError as stuck:
                 self.history.violation(shown_error(stuck))
+        for violation in self.applications.schemas.check():
+            self.history.violation(violation)
         for violation in self.history.check():
             self.trace("violation", violation)
 
@@ -457,6 +462,8 @@ class World:
                         producers.start_soon(produce_upstream, applications, upstream, self.random_of(upstream.name))
                     for chore in plan.chores:
                         producers.start_soon(do_chore, applications, chore, self.random_of(chore.name))
+                    for user in plan.schema_users:
+                        producers.start_soon(use_schemas, applications, user, self.random_of(user.name))
                     await self.storm.rage()
                     self._calm_at = trio.current_time()
                     applications.abandoned.update(
@@ -589,6 +596,17 @@ class World:
                 self.history.dead_letters(plan.topic.name, plan.subscription, letters)
                 self.trace("letters", label, plan.topic.name, plan.subscription, len(letters))
 
+    async def _audit_schemas(self, label: str) -> None:
+        """Read the schema registry from each broker that could have changed it."""
+        for home in dict.fromkeys(user.topic.home for user in self.plan.schema_users):
+            for node in self._nodes_of(home):
+                async with self._client("auditor", home, node.name) as client:
+                    audit = partial(audit_schemas, self.applications.schemas, client, label, node.name)
+                    await self._patiently(f"audit {label} of the schemas at {node.name}", audit)
+        history = self.applications.schemas
+        if self.plan.schema_users:
+            self.trace("schemas", label, history.registered, history.found)
+
     async def _seal_and_restart(self) -> None:
         for topic in self.topics:
             if topic.durability is not Durability.NONE and not self.history.is_damaged(topic.parts):
@@ -653,12 +671,13 @@ class World:
         raise StuckError(f"{what} does not succeed: {shown_error(last) if last else 'no answer'}") from last
 
     @asynccontextmanager
-    async def _client(self, host: str, home: str) -> AsyncIterator[Client]:
+    async def _client(self, host: str, home: str, machine: str = "") -> AsyncIterator[Client]:
         give_up_at = trio.current_time() + _PATIENCE_S
         async with AsyncExitStack() as stack:
             while True:
                 try:
-                    client = await stack.enter_async_context(self.applications.client(host, self.random_of(host), home))
+                    connecting = self.applications.client(host, self.random_of(host), home, machine)
+                    client = await stack.enter_async_context(connecting)
                     break
                 except DanubeError as error:
                     if trio.current_time() > give_up_at:
