@@ -8,7 +8,7 @@ first.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from io import BytesIO
@@ -40,12 +40,14 @@ Check = Callable[[Any], str | None]
 class AvroCodec(ValueCodec[Any]):
     """Values of a type, or of a schema: dicts, lists and so on."""
 
-    def __init__(self, source: Source, kind: Any = None) -> None:
+    def __init__(self, source: Source, kind: Any = None, *, shares_defaults: bool = False) -> None:
         """Make a codec.
 
         Args:
             source: the schema.
             kind: the type of values; None: what the library makes of the schema.
+            shares_defaults: whether values without a type may share the lists and dicts of defaults: for callers that
+                do not change them, since a copy of each value costs as much as decoding it.
 
         Raises:
             InvalidSchemaError: the schema is invalid, or a library is missing.
@@ -55,6 +57,7 @@ class AvroCodec(ValueCodec[Any]):
         self.name = parsed.name
         self._canonical = parsed.canonical
         self._kind = kind
+        self._shares_defaults = shares_defaults
         self._schema, self._names = _compiled(source)
         self._write, self._fits = _writing()
         self._check = _timing(self._schema, self._names, {})
@@ -63,6 +66,11 @@ class AvroCodec(ValueCodec[Any]):
     def of_type(cls, kind: Any, name: str, namespace: str) -> AvroCodec:
         """Return the codec for a type, whose schema is derived from it; as :func:`avro_types.avro_schema`."""
         return cls(Source(SchemaType.AVRO, encode_json(avro_schema(kind, name=name, namespace=namespace))), kind)
+
+    @property
+    def definition(self) -> tuple[Any, Mapping[str, Any]]:
+        """The schema in the form of the library, with full names, and its named types; not to be changed."""
+        return self._schema, self._names
 
     def encode(self, value: Any) -> bytes:
         """Return the datum of a value; as :meth:`ValueCodec.encode`."""
@@ -107,7 +115,7 @@ class AvroCodec(ValueCodec[Any]):
             for each in (reader, *names.values()):
                 _with_values(each, names)
         # Values of types are copies; of a default that is a list or a dict, others would share one object.
-        shares = kind is None and reader is not None
+        shares = kind is None and reader is not None and not self._shares_defaults
         read = fastavro.schemaless_reader
         failures = (fastavro.read.SchemaResolutionError, msgspec.ValidationError, *_FAILURES)
 
@@ -131,7 +139,7 @@ class AvroCodec(ValueCodec[Any]):
         return avro.parse(writer, DEFAULT_LIMITS).canonical == self._canonical
 
     def _pinned(self, source: Source) -> ValueCodec[Any]:
-        return AvroCodec(source, self._kind)
+        return AvroCodec(source, self._kind, shares_defaults=self._shares_defaults)
 
 
 def _writing() -> tuple[Any, Any]:

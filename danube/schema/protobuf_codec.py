@@ -50,6 +50,11 @@ class ProtobufCodec(ValueCodec[Any]):
             raise InvalidSchemaError("the protobuf schema has no message")
         return cls(GetMessageClass(parsed.pool.FindMessageTypeByName(parsed.name)), source)
 
+    @property
+    def descriptor(self) -> Any:
+        """The descriptor of the message."""
+        return self._class.DESCRIPTOR
+
     def encode(self, value: Any) -> bytes:
         """Return a message in the wire format; as :meth:`ValueCodec.encode`."""
         if not isinstance(value, self._class):

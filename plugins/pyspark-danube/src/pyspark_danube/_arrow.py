@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from danube.model.query_api import RawBatch
     from pyspark_danube._columns import Columns
+    from pyspark_danube._values import ValueDecoder
 
 __all__ = ["MAX_BATCH_BYTES", "MAX_BATCH_ROWS", "ArrowRows"]
 
@@ -62,10 +63,18 @@ _RECORD_FIELDS: Final[tuple[tuple[str, Any, Any], ...]] = (
 class ArrowRows:
     """Collects stored batches of one plain topic or partition, and builds record batches from them."""
 
-    def __init__(self, columns: Columns, topic: str, partition: int) -> None:
+    def __init__(self, columns: Columns, topic: str, partition: int, values: ValueDecoder | None = None) -> None:
+        """Begin without rows.
+
+        Args:
+            columns: what to build.
+            topic, partition: where the rows are from.
+            values: the decoder of payloads with schemas of the registry; None: they are not decoded.
+        """
         self._schema: pa.Schema = columns.schema
         self._fields = columns.fields
         self._decoder = columns.decoder()
+        self._values = values
         self._topic = topic
         self._partition = partition
         self._demanding = [
@@ -73,7 +82,7 @@ class ArrowRows:
         ]
         """Columns that may contain nulls where the query says NOT NULL."""
         wanted = set(columns.names)
-        self._payload_wanted = "payload" in wanted or bool(self._fields)
+        self._payload_wanted = "payload" in wanted or bool(self._fields) or values is not None
         self._opened = [
             name
             for name, needed in (
@@ -175,7 +184,7 @@ class ArrowRows:
                 query's schema declares NOT NULL.
         """
         payloads = self._payload_column() if self._payload_wanted else None
-        fields = dict(zip(self._fields, self._parse(payloads), strict=True)) if self._decoder is not None else {}
+        fields = self._parse(payloads)
         arrays = [
             fields[field.name] if field.name in fields else self._column(field.name, field.type, payloads)
             for field in self._schema
@@ -186,16 +195,22 @@ class ArrowRows:
         self._clear()
         return made
 
-    def _parse(self, payloads: pa.Array) -> list[pa.Array]:
-        assert self._decoder is not None
+    def _parse(self, payloads: pa.Array | None) -> dict[str, pa.Array]:
+        """Return the columns that are made of payloads."""
         try:
-            return self._decoder.columns(payloads)
+            if self._values is not None:
+                return self._values.columns(
+                    payloads, [(number, count) for (number, _), count in zip(self._schemas, self._counts, strict=True)]
+                )
+            if self._decoder is not None:
+                return dict(zip(self._fields, self._decoder.columns(payloads), strict=True))
         except MalformedPayloadError as error:
             offset = int(self._offsets()[error.row])
             raise InvalidArgumentError(
                 f"topic {self._topic}, partition {self._partition}, offset {offset}: the payload does not parse:"
                 f" {error}; with the option mode=PERMISSIVE its fields are null"
             ) from error
+        return {}
 
     def _refuse_null(self, array: pa.Array, field: pa.Field) -> None:
         """Raise InvalidArgumentError for a disallowed null: Spark does not check, and would show an arbitrary value."""

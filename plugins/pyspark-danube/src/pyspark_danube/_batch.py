@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_danube._options import ReadOptions
+    from pyspark_danube._values import Pinned
 
 __all__ = ["BatchReader", "PruningReader", "plan_batch"]
 
@@ -31,9 +32,9 @@ __all__ = ["BatchReader", "PruningReader", "plan_batch"]
 class BatchReader(DataSourceReader):
     """Reads a range of each topic."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, pinned: Pinned | None = None) -> None:
         self._options = options
-        self._columns = Columns(schema, payload_format=options.payload_format, mode=options.mode)
+        self._columns = Columns(schema, payload_format=options.payload_format, mode=options.mode, pinned=pinned)
         self._bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:

@@ -3,7 +3,7 @@
 Spark's Python sources do not learn which columns a query uses, so each row is passed to Java completely, unless the
 user restricts the columns with ``.schema("offset BIGINT, producer STRING")``. Then only these are built; as long as
 the header of a batch has all of them, batches are not even decoded. With a ``payloadFormat`` the other columns of the
-schema are fields of the payload.
+schema are fields of the payload, and with schemas of the registry there is one column ``value``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -27,9 +28,11 @@ from pyspark.sql.types import (
 from danube.model.errors import ConfigurationError
 from pyspark_danube._options import nearest
 from pyspark_danube._payloads import find_format
+from pyspark_danube._values import ERROR, VALUE, ValueDecoder, shape_of
 
 if TYPE_CHECKING:
     from pyspark_danube._payloads import PayloadDecoder
+    from pyspark_danube._values import Pinned, Writers
 
 __all__ = ["BINARY_KEYS", "COLUMNS", "SCHEMA", "Columns"]
 
@@ -64,21 +67,36 @@ BINARY_KEYS: Final = StructType(
 class Columns:
     """The columns requested by a query, in its order. Can be pickled."""
 
-    def __init__(self, schema: StructType, *, payload_format: str = "binary", mode: str = "PERMISSIVE") -> None:
+    def __init__(
+        self,
+        schema: StructType,
+        *,
+        payload_format: str = "binary",
+        mode: str = "PERMISSIVE",
+        pinned: Pinned | None = None,
+    ) -> None:
         """Check a schema.
+
+        Args:
+            schema: the columns.
+            payload_format, mode: of payloads.
+            pinned: the reader's schema, if payloads are decoded with schemas of the registry.
 
         Raises:
             ConfigurationError: an unknown column, one of another type, or an unknown format.
         """
-        self._format = find_format(payload_format)
+        self._pinned = pinned
+        self._format = None if pinned is not None else find_format(payload_format)
         self._mode = mode
         payload_fields = []
         for field in schema.fields:
             expected = COLUMNS.get(field.name)
-            if expected is None and self._format is not None:
+            if pinned is not None and field.name in (VALUE, ERROR):
+                _check_decoded(field, pinned)
+            elif expected is None and self._format is not None:
                 payload_fields.append(field)
             else:
-                _check(field, expected, opened=self._format is not None)
+                _check(field, expected, opened=self._format is not None, by_registry=pinned is not None)
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         """The exact schema that Spark expects."""
         self._fields: pa.Schema = pa.schema([self.schema.field(field.name) for field in payload_fields])
@@ -101,8 +119,56 @@ class Columns:
             return None
         return self._format.decoder(self._fields, self._mode)
 
+    def value_decoder(self, writers: Writers) -> ValueDecoder | None:
+        """Return the decoder of values with schemas of the registry; None if the query needs no values.
 
-def _check(field: StructField, expected: DataType | None, *, opened: bool) -> None:
+        Args:
+            writers: finds the schema with a number.
+        """
+        if self._pinned is None or not {VALUE, ERROR} & set(self.names):
+            return None
+        kind = (
+            self.schema.field(VALUE).type
+            if VALUE in self.names
+            else to_arrow_type(shape_of(self._pinned.source).type, timezone="UTC")
+        )
+        return ValueDecoder(self._pinned, kind, fail_fast=self._mode == "FAILFAST", writers=writers)
+
+
+def _check_decoded(field: StructField, pinned: Pinned) -> None:
+    expected = StringType() if field.name == ERROR else shape_of(pinned.source).type
+    wrong = _difference(field.dataType, expected, field.name)
+    if wrong is not None:
+        raise ConfigurationError(f"{wrong}; the reader's schema is {pinned}")
+
+
+def _difference(asked: DataType, known: DataType, path: str) -> str | None:
+    """Return how a type differs from a known one, other than by lacking fields or in what may be null."""
+    if isinstance(asked, StructType) and isinstance(known, StructType):
+        types = {field.name: field.dataType for field in known}
+        for field in asked:
+            if field.name not in types:
+                remedy = nearest(field.name, list(types)) or f" it has {', '.join(types)}"
+                return f"the column {path!r} has no field {field.name!r};{remedy}"
+            found = _difference(field.dataType, types[field.name], f"{path}.{field.name}")
+            if found is not None:
+                return found
+        return None
+    if isinstance(asked, ArrayType) and isinstance(known, ArrayType):
+        return _difference(asked.elementType, known.elementType, f"{path}[]")
+    if isinstance(asked, MapType) and isinstance(known, MapType) and asked.keyType == known.keyType:
+        return _difference(asked.valueType, known.valueType, f"{path}[]")
+    if asked == known:
+        return None
+    return f"{path!r} is {known.simpleString()}, not {asked.simpleString()}; convert it in the query, with cast()"
+
+
+def _check(field: StructField, expected: DataType | None, *, opened: bool, by_registry: bool) -> None:
+    if expected is None and by_registry:
+        raise ConfigurationError(
+            f"there is no column {field.name!r}; there are {', '.join(COLUMNS)}, {VALUE} with the decoded payload, such"
+            f" as value STRUCT<{field.name}: {field.dataType.simpleString()}>, and {ERROR}"
+        )
     if expected is None:
         remedy = nearest(field.name, list(COLUMNS)) or f" it has {', '.join(COLUMNS)}"
         raise ConfigurationError(

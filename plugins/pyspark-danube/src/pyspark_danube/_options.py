@@ -29,12 +29,15 @@ __all__ = [
     "EARLIEST_OFFSET",
     "LATEST",
     "LATEST_OFFSET",
+    "REGISTRY_FORMATS",
     "At",
     "ReadOptions",
     "Secrets",
     "WriteOptions",
+    "asks_registry",
     "nearest",
     "read_options",
+    "schema_options",
     "write_options",
 ]
 
@@ -42,6 +45,9 @@ EARLIEST_OFFSET: Final = -2
 """In the JSON form of offsets: the first retained message."""
 LATEST_OFFSET: Final = -1
 """In the JSON form of offsets: after the last message."""
+
+REGISTRY_FORMATS: Final = ("avro", "protobuf", "registry")
+"""Payload formats whose schema is in the registry; ``json`` is another one if a subject or version is given."""
 
 DEFAULT_PARTITION_BYTES: Final = 96 * MIB
 """A task costs about 100 ms before it reads a byte, so it should have work for half a second."""
@@ -128,7 +134,18 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     payload_format: str = "binary"
     """Name of the payload format."""
     mode: str = "PERMISSIVE"
-    """Treatment of malformed payloads: ``PERMISSIVE`` (nulls) or ``FAILFAST``."""
+    """Treatment of malformed payloads: ``PERMISSIVE`` (nulls) or ``FAILFAST``, the default with a registry."""
+    schema_subject: str = ""
+    """Subject of the reader's schema; empty: that of the topic."""
+    schema_version: int | None = None
+    """Version of the reader's schema; None: the latest."""
+
+    @property
+    def by_registry(self) -> bool:
+        """Whether payloads are decoded with schemas of the registry."""
+        return self.payload_format in REGISTRY_FORMATS or (
+            self.payload_format == "json" and (bool(self.schema_subject) or self.schema_version is not None)
+        )
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "storage_url"}
@@ -325,6 +342,22 @@ def _mode(name: str, value: str) -> str:
     return mode
 
 
+def _format(name: str, value: str) -> str:
+    del name
+    return value.strip().lower() if value.strip().lower() in (*REGISTRY_FORMATS, "json") else value.strip()
+
+
+def _subject(name: str, value: str) -> str:
+    subject = value.strip()
+    if not subject:
+        raise ConfigurationError(f"option {name} names a subject of the registry, such as /default/orders-value")
+    return subject
+
+
+def _version(name: str, value: str) -> int | None:
+    return None if value.strip().lower() == "latest" else _count(name, value)
+
+
 def _producer(name: str, value: str) -> str:
     del name
     return validate_name("producer", value.strip())
@@ -365,7 +398,9 @@ _OPTIONS: Final = (
     _Option("jobName", "job_name", _job, (_STREAM,)),
     _Option("minPartitions", "min_partitions", _count, _BOTH),
     _Option("targetPartitionBytes", "target_partition_bytes", _size, _BOTH),
-    _Option("payloadFormat", "payload_format", _text, _BOTH),
+    _Option("payloadFormat", "payload_format", _format, _BOTH),
+    _Option("schemaSubject", "schema_subject", _subject, _BOTH),
+    _Option("schemaVersion", "schema_version", _version, _BOTH),
     _Option("mode", "mode", _mode, _BOTH),
     _Option("topic", "topic", _topic, (_WRITE,)),
     _Option("producerId", "producer_id", _producer, (_WRITE,)),
@@ -398,7 +433,40 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
     if secrets:
         fields["storage_options"] = Secrets(secrets)
     fields.setdefault("starting", LATEST if streaming else EARLIEST)
-    return ReadOptions(**fields)
+    made = ReadOptions(**fields)
+    if not made.by_registry:
+        if "schemaSubject" in given or "schemaVersion" in given:
+            raise ConfigurationError(
+                "options schemaSubject and schemaVersion need payloadFormat=registry, avro, protobuf or json"
+            )
+        return made
+    if not made.servers:
+        raise ConfigurationError(
+            f"payloadFormat={made.payload_format} needs the option servers: the schemas are in the broker's registry"
+        )
+    if not made.schema_subject and len(made.topics) != 1:
+        raise ConfigurationError(
+            f"payloadFormat={made.payload_format} with several topics needs the option schemaSubject: the subject of"
+            " the schema with which all of them are read"
+        )
+    return made if "mode" in given else msgspec.structs.replace(made, mode="FAILFAST")
+
+
+def asks_registry(options: Mapping[str, str]) -> bool:
+    """Whether the options of a reader, not checked yet, name a schema of the registry."""
+    lowered = {name.lower(): value.strip().lower() for name, value in options.items()}
+    named = bool({"schemasubject", "schemaversion"} & set(lowered))
+    return lowered.get("payloadformat", "binary") in REGISTRY_FORMATS or named
+
+
+def schema_options(options: Mapping[str, str]) -> ReadOptions:
+    """Read options before it is known whether they are those of a stream.
+
+    Raises:
+        ConfigurationError, InvalidNameError: as :func:`read_options`.
+    """
+    of_streams = {option.name.lower() for option in _OPTIONS if option.where == (_STREAM,)}
+    return read_options(options, streaming=any(name.lower() in of_streams for name in options))
 
 
 def write_options(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:

@@ -1,7 +1,7 @@
 """Decodes payloads into columns of the user's schema.
 
 A format is given the requested fields, and then whole columns of payloads; it does not depend on topics. JSON is the
-only one so far. A format with further dependencies (a schema registry, say) is created with them, in :data:`FORMATS`.
+only one so far. Payloads whose schemas are in the registry are decoded by :mod:`pyspark_danube._values`.
 
 A malformed payload is null in all its fields (``PERMISSIVE``; the column ``payload`` has the bytes), or ends the query
 (``FAILFAST``).
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from danube.model.errors import ConfigurationError
-from pyspark_danube._options import nearest
+from pyspark_danube._options import REGISTRY_FORMATS, nearest
 
 __all__ = ["FORMATS", "JsonFormat", "MalformedPayloadError", "PayloadDecoder", "PayloadFormat", "find_format"]
 
@@ -88,7 +88,7 @@ def find_format(name: str) -> PayloadFormat | None:
     if lowered == "binary":
         return None
     if lowered not in FORMATS:
-        known = ["binary", *FORMATS]
+        known = ["binary", *FORMATS, *REGISTRY_FORMATS]
         remedy = nearest(name, known) or f" there are {', '.join(known)}"
         raise ConfigurationError(f"there is no payloadFormat {name!r};{remedy}")
     return FORMATS[lowered]

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from danube.client._values import source_of
 from danube.history.direct import DirectStorage, direct_parts, open_direct
 from danube.model.errors import DataLossError, FailedPreconditionError, StorageNotFoundError, TopicNotFoundError
 from pyspark_danube._arrow import ArrowRows
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from danube.client.sync import Client
     from danube.history.direct import DirectPart
     from danube.model.query_api import RawBatch
+    from danube.schema.kinds import Source
     from pyspark_danube._columns import Columns
     from pyspark_danube._options import ReadOptions
     from pyspark_danube._plan import ReadTask, Slice
@@ -65,6 +67,7 @@ class _Reading:
         self._stack = ExitStack()
         self._storages: dict[str, DirectStorage] = {}
         self._client: Client | None = None
+        self._values = columns.value_decoder(self._writer)
 
     def __enter__(self) -> _Reading:
         return self
@@ -74,7 +77,7 @@ class _Reading:
 
     def read(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
         """Read one slice."""
-        rows = ArrowRows(self._columns, wanted.topic, wanted.partition)
+        rows = ArrowRows(self._columns, wanted.topic, wanted.partition, self._values)
         position = wanted.start
         for batch in self._batches(wanted):
             if batch.base_offset > position:
@@ -190,6 +193,10 @@ class _Reading:
                 open_direct(self._urls[name], self._options.storage_options)
             )
         return storage
+
+    def _writer(self, number: int) -> Source:
+        """Return the schema with a number; the decoder keeps it."""
+        return source_of(self._broker().schemas.get(number))
 
     def _broker(self) -> Client:
         if self._client is None:

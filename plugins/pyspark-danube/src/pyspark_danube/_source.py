@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
+    from pyspark_danube._options import ReadOptions
     from pyspark_danube._stream import StreamReader
+    from pyspark_danube._values import Pinned
     from pyspark_danube._writer import BatchWriter, StreamWriter
 
 __all__ = ["DefaultSource"]
@@ -25,25 +27,38 @@ __all__ = ["DefaultSource"]
 class DefaultSource(DataSource):
     """Danube topics, under the name ``danube``."""
 
+    _pinned: Pinned | None = None
+    """The reader's schema, which :meth:`schema` has found. Spark pickles this object afterwards."""
+
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format(...)``."""
         return "danube"
 
     def schema(self) -> StructType:
-        """Return the columns of a topic.
+        """Return the columns of a topic, and with a schema of the registry the value.
 
         Raises:
             ConfigurationError: a payload format without a schema.
+            NotFoundError: the subject or version does not exist.
         """
         from pyspark_danube._columns import SCHEMA
+        from pyspark_danube._options import asks_registry, schema_options
         from pyspark_danube._payloads import find_format
+
+        if asks_registry(self.options):
+            from pyspark_danube._pinning import pin, schema_of
+
+            options = schema_options(self.options)
+            self._pinned = pin(options)
+            assert self._pinned is not None
+            return schema_of(self._pinned, options.mode)
 
         name = self.options.get("payloadFormat", "binary")
         if find_format(name) is not None:
             raise ConfigurationError(
                 f"payloadFormat={name} needs a schema: .schema('offset BIGINT, user STRING, sum DOUBLE'), with fields"
-                " of the payload and any columns of the topic"
+                " of the payload and any columns of the topic; or payloadFormat=registry, which takes it from there"
             )
         return SCHEMA
 
@@ -53,14 +68,23 @@ class DefaultSource(DataSource):
         from pyspark_danube._options import read_options
 
         options = read_options(self.options)
-        return (PruningReader if options.pushdown else BatchReader)(options, schema)
+        return (PruningReader if options.pushdown else BatchReader)(options, schema, self._reader_schema(options))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
         from pyspark_danube._options import read_options
         from pyspark_danube._stream import StreamReader
 
-        return StreamReader(read_options(self.options, streaming=True), schema)
+        options = read_options(self.options, streaming=True)
+        return StreamReader(options, schema, self._reader_schema(options))
+
+    def _reader_schema(self, options: ReadOptions) -> Pinned | None:
+        """Return the reader's schema; it is not known yet if the query has named its columns."""
+        if self._pinned is None and options.by_registry:
+            from pyspark_danube._pinning import pin
+
+            self._pinned = pin(options)
+        return self._pinned
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch."""

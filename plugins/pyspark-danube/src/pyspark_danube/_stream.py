@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from danube.client.sync import Client
     from danube.model.query_api import LogState
     from pyspark_danube._options import ReadOptions
+    from pyspark_danube._values import Pinned
 
 __all__ = ["StreamReader"]
 
@@ -61,9 +62,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     It is pickled and sent to the executors before it is used, so it connects to the broker at first use.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, pinned: Pinned | None = None) -> None:
         self._options = options
-        self._columns = Columns(schema, payload_format=options.payload_format, mode=options.mode)
+        self._columns = Columns(schema, payload_format=options.payload_format, mode=options.mode, pinned=pinned)
         self._watch: Watch | None = None
         self._reporter: Reporter | None = None
         self._first: Positions | None = None
