@@ -21,7 +21,7 @@ from danube.model.stage_api import StagedBatch
 if TYPE_CHECKING:
     from danube.client._pool import Pool
     from danube.client.telemetry import Telemetry
-    from danube.model.batch import Record
+    from danube.model.batch import Record, SchemaRef
     from danube.model.stage_api import StageCommit
 
 __all__ = ["TracedStages"]
@@ -31,7 +31,7 @@ class _TracedStage(Stage):
     """A stage whose messages carry the context of its span, if that records."""
 
     def __init__(self, creating: Operation, stage: Stage) -> None:
-        super().__init__(stage._stream, stage.topic, stage._opened, stage._codec, stage._clock_us)
+        super().__init__(stage._stream, stage.topic, stage._opened, stage._codec, stage._schema, stage._clock_us)
         self._creating = creating
         self._carrier = carrier_of(creating.span)
 
@@ -63,6 +63,7 @@ class TracedStages(Stages):
         attempt: str = "",
         write_id: str = "",
         compression: Literal["lz4", "zstd"] | None = None,
+        schema: SchemaRef | None = None,
     ) -> AsyncIterator[Stage]:
         attributes = operation("create", "stage", Destination(str(topic)))
         # Several stages are open at a time, and end in any order: none of their spans is the current one.
@@ -74,6 +75,7 @@ class TracedStages(Stages):
                 attempt=attempt,
                 write_id=write_id,
                 compression=compression,
+                schema=schema,
             ) as stage:
                 yield _TracedStage(creating, stage)
 

@@ -33,7 +33,7 @@ from danube.client._payloads import pieces
 from danube.client._retry import Retry, receive_reply
 from danube.client._stage_checks import check_batch, checked_stages, measured
 from danube.model import api, stage_api
-from danube.model.batch import Codec, Record, encode_part
+from danube.model.batch import Codec, Record, SchemaRef, encode_part
 from danube.model.errors import (
     CallRefusedError,
     ClosedError,
@@ -86,7 +86,13 @@ class Stage:
     """Size of the parts that were sent."""
 
     def __init__(
-        self, stream: ClientStream, topic: str, opened: stage_api.StageOpened, codec: Codec, clock_us: Callable[[], int]
+        self,
+        stream: ClientStream,
+        topic: str,
+        opened: stage_api.StageOpened,
+        codec: Codec,
+        schema: SchemaRef,
+        clock_us: Callable[[], int],
     ) -> None:
         self.topic = topic
         self.stage_id = opened.stage_id
@@ -96,6 +102,7 @@ class Stage:
         self._stream = stream
         self._opened = opened
         self._codec = codec
+        self._schema = schema
         self._clock_us = clock_us
         self._items: list[Any] = []
         self._items_size = 0
@@ -177,6 +184,8 @@ class Stage:
             base_sequence=0,
             publish_time_us=self._clock_us() if self._publish_time_us is None else self._publish_time_us,
             codec=self._codec,
+            schema_id=self._schema.schema_id,
+            schema_version=self._schema.schema_version,
         )
         self.size_bytes += len(part)
         if self._stream.over:
@@ -202,6 +211,7 @@ class Stages:
         attempt: str = "",
         write_id: str = "",
         compression: Literal["lz4", "zstd"] | None = None,
+        schema: SchemaRef | None = None,
     ) -> AsyncIterator[Stage]:
         """Stage messages for one topic or partition. Leaving the block without :meth:`Stage.finish` drops them.
 
@@ -215,6 +225,7 @@ class Stages:
                 it to drop its stages, also those of tasks that are still running then. ASCII letters, digits, ``_``,
                 ``-``, ``.``.
             compression: of batches.
+            schema: number and version of the schema of the messages, which are encoded already; None: they have none.
 
         Raises:
             FailedPreconditionError: the topic has durability ``none``, or the write was aborted.
@@ -225,10 +236,12 @@ class Stages:
         check_batch(producer, batch_id, write_id)
         if compression not in (None, "lz4", "zstd"):
             raise InvalidArgumentError(f"compression {compression!r} is unknown; known are 'lz4' and 'zstd'")
+        number, version = schema or SchemaRef()
+        ref = SchemaRef(check_count("schema_id", number), check_count("schema_version", version))
         codec = Codec.NONE if compression is None else Codec[compression.upper()]
         stream, opened = await self._open(stage_api.StageOpen(topic, producer, batch_id, attempt, write_id))
         async with stream:
-            yield Stage(stream, topic, opened, codec, self._options.environment.clock_us)
+            yield Stage(stream, topic, opened, codec, ref, self._options.environment.clock_us)
 
     async def _open(self, request: stage_api.StageOpen) -> tuple[ClientStream, stage_api.StageOpened]:
         """Open a stage at the owner of its topic; repeat what was refused unexecuted, up to ``request_timeout_s``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -439,14 +440,20 @@ def test_logical_types_have_the_values_of_spark(broker: BrokerProcess, client: C
 
 
 @pytest.mark.spark
-def test_a_session_reads_batches_and_streams(spark: SparkSession, broker: BrokerProcess, avro_topic: str) -> None:
+def test_a_session_reads_and_writes_with_schemas(
+    spark: SparkSession, broker: BrokerProcess, client: Client, avro_topic: str, tmp_path: Path
+) -> None:
     options = {"servers": broker.url, "topic": avro_topic, "payloadFormat": "avro"}
     found = spark.read.format("danube").options(**options).load().selectExpr("value.*").collect()
     assert sorted((row.id, row.user, row.total, row.notes) for row in found) == [
         (row["id"], row["user"], row["total"], row["notes"]) for row in TABLE
     ]
-    stream = spark.readStream.format("danube").options(**options, startingOffsets="earliest", mode="permissive").load()
-    query = stream.select("value.id", "_error").writeStream.format("memory").queryName("r_stream")
-    started = query.trigger(availableNow=True).start()
-    assert started.awaitTermination(90)
-    assert sorted(tuple(row) for row in spark.table("r_stream").collect()) == [(1, None), (2, None), (3, None)]
+    copy = "/default/r-copy"
+    stream = spark.readStream.format("danube").options(**options, startingOffsets="earliest").load().select("value")
+    sink = stream.writeStream.format("danube").options(servers=broker.url, topic=copy, payloadFormat="avro")
+    query = sink.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
+    assert query.awaitTermination(90)
+    written = client.schemas.version(f"{copy}-value")
+    again = rows(source_of(broker.url, copy, payloadFormat="registry"))
+    assert sorted((row["value"] for row in again), key=lambda value: value["id"]) == TABLE
+    assert {row["schema_id"] for row in again} == {written.number}

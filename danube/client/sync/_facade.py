@@ -42,7 +42,7 @@ from danube.client.sync._messages import Message, message_of
 from danube.client.sync._reading import LogReadingCore
 from danube.client.sync._receiver import ReceiverCore
 from danube.model import api, history_api, schema_api, security_api, stage_api
-from danube.model.batch import Record
+from danube.model.batch import Record, SchemaRef
 from danube.model.cluster_api import ClusterStatus, Explained
 from danube.model.connection_api import ConnectionInfo
 from danube.model.ids import NO_TOPIC, TopicId
@@ -1400,6 +1400,7 @@ class Stages(Handle[_stages.Stages]):
         attempt: str = "",
         write_id: str = "",
         compression: Literal["lz4", "zstd"] | None = None,
+        schema: SchemaRef | None = None,
     ) -> AbstractContextManager[Stage]:
         """Stage messages for one topic or partition. Leaving the block without :meth:`Stage.finish` drops them.
 
@@ -1413,6 +1414,7 @@ class Stages(Handle[_stages.Stages]):
                 it to drop its stages, also those of tasks that are still running then. ASCII letters, digits, ``_``,
                 ``-``, ``.``.
             compression: of batches.
+            schema: number and version of the schema of the messages, which are encoded already; None: they have none.
 
         Raises:
             FailedPreconditionError: the topic has durability ``none``, or the write was aborted.
@@ -1420,7 +1422,13 @@ class Stages(Handle[_stages.Stages]):
             DanubeError: the topic is unavailable, or the broker does not answer within ``request_timeout_s``.
         """
         opening = self._inner.open(
-            topic, producer=producer, batch_id=batch_id, attempt=attempt, write_id=write_id, compression=compression
+            topic,
+            producer=producer,
+            batch_id=batch_id,
+            attempt=attempt,
+            write_id=write_id,
+            compression=compression,
+            schema=schema,
         )
         return opened(self._loop, opening, Stage)
 

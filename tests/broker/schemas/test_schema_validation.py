@@ -14,7 +14,7 @@ from broker.broker_harness import RunningBroker, raw_producer, running_broker
 import danube
 from danube.broker.intake.schema_rule import SchemaRule
 from danube.broker.runtime.subjects import Subjects
-from danube.model.batch import encode_part, read_header, schema_id_of
+from danube.model.batch import SchemaRef, encode_part, read_header, schema_id_of
 from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -24,6 +24,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.policies import SchemaValidation
+from danube.model.stage_api import StagedBatch
 
 pytestmark = pytest.mark.virtual
 
@@ -131,15 +132,19 @@ async def test_the_policy_and_the_subject_take_effect_on_open_producers(tmp_path
 
 
 async def test_staged_batches_are_checked(tmp_path: Path) -> None:
-    async with bound(tmp_path, "enforce") as (_, client, _number):
+    async with bound(tmp_path, "enforce") as (_, client, number):
 
-        async def staged() -> None:
-            async with client.stages.open(TOPIC, producer="job", batch_id=1) as stage:
+        async def staged(schema: SchemaRef | None) -> StagedBatch:
+            async with client.stages.open(TOPIC, producer="job", batch_id=1, schema=schema) as stage:
                 await stage.add([b"x"])
-                await stage.finish()
+                return await stage.finish()
 
-        with pytest.raises(SchemaMismatchError):
-            await staged()
+        for schema in (None, SchemaRef(number + 1, 1)):
+            with pytest.raises(SchemaMismatchError):
+                await staged(schema)
+        with pytest.raises(InvalidArgumentError, match="schema_id"):
+            await staged(SchemaRef(-1, 1))
+        assert (await client.stages.commit("job", 1, [await staged(SchemaRef(number, 1))])).committed
 
 
 async def test_what_the_replica_has_not_heard_of_is_asked_for_once(tmp_path: Path) -> None:

@@ -166,6 +166,12 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the batch of a batch query. One that is not above the producer's last one is not stored again."""
     by_partition: bool = False
     """Whether each topic or partition commits its rows of a batch by itself."""
+    payload_format: str = "binary"
+    """``avro`` or ``json``: the column ``value`` is encoded; ``binary``: the column ``payload`` is written as it is."""
+    schema_subject: str = ""
+    """Subject of the schema; empty: that of the topic."""
+    register_schema: bool = True
+    """Whether the schema may be registered; otherwise it must be there."""
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -347,6 +353,18 @@ def _format(name: str, value: str) -> str:
     return value.strip().lower() if value.strip().lower() in (*REGISTRY_FORMATS, "json") else value.strip()
 
 
+def _written_format(name: str, value: str) -> str:
+    written = value.strip().lower()
+    if written == "protobuf":
+        raise ConfigurationError(
+            f"option {name}=protobuf is for reading: a DataFrame has no field numbers. Write avro or json, or encode"
+            " the payload with to_protobuf() of Spark"
+        )
+    if written not in ("binary", "avro", "json"):
+        raise ConfigurationError(f"option {name} of a sink must be avro, json or binary, not {value!r}")
+    return written
+
+
 def _subject(name: str, value: str) -> str:
     subject = value.strip()
     if not subject:
@@ -406,6 +424,9 @@ _OPTIONS: Final = (
     _Option("producerId", "producer_id", _producer, (_WRITE,)),
     _Option("batchId", "batch_id", _batch_number, (_WRITE,)),
     _Option("commitScope", "by_partition", _scope, (_WRITE,)),
+    _Option("payloadFormat", "payload_format", _written_format, (_WRITE,)),
+    _Option("schemaSubject", "schema_subject", _subject, (_WRITE,)),
+    _Option("registerSchema", "register_schema", _boolean, (_WRITE,)),
 )
 
 
@@ -487,7 +508,14 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
         raise ConfigurationError(
             "options commitScope=partition and producerId need the option batchId: each partition counts its batches"
         )
-    return WriteOptions(**fields)
+    made = WriteOptions(**fields)
+    if made.payload_format == "binary" and {"schema_subject", "register_schema"} & set(fields):
+        raise ConfigurationError("options schemaSubject and registerSchema need payloadFormat=avro or json")
+    if made.payload_format != "binary" and not made.topic and not made.schema_subject:
+        raise ConfigurationError(
+            f"payloadFormat={made.payload_format} without the option topic needs the option schemaSubject"
+        )
+    return made
 
 
 def _parse(options: Mapping[str, str], where: str) -> tuple[dict[str, Any], list[str], dict[str, str]]:

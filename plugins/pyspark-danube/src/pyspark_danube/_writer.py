@@ -51,6 +51,7 @@ from danube.model.errors import (
 )
 from danube.model.stage_api import StagedBatch
 from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, broker_client, enter_client
+from pyspark_danube._registering import encoding_of, with_payload
 from pyspark_danube._reporting import report_batch, report_failure
 from pyspark_danube._routing import route_keys
 from pyspark_danube._rows import check_columns, to_messages
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from danube.client.sync import Client, Stage
+    from danube.model.batch import SchemaRef
+    from pyspark_danube._encoding import Encoding
     from pyspark_danube._options import WriteOptions
 
 __all__ = ["BatchWriter", "StreamWriter", "batch_writer", "stream_writer"]
@@ -82,9 +85,9 @@ def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) 
         raise ConfigurationError(
             "a topic cannot be overwritten: it only grows. Use .mode('append'), or delete the topic first"
         )
-    check_columns(schema, has_topic=bool(options.topic))
+    check_columns(with_payload(options, schema), has_topic=bool(options.topic))
     with broker_client(options.servers) as client:
-        return BatchWriter(options, client)
+        return BatchWriter(options, client, encoding_of(client, options, schema))
 
 
 def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> StreamWriter:
@@ -95,8 +98,11 @@ def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool)
     """
     if overwrite:
         raise ConfigurationError("a topic cannot be overwritten: use outputMode('append') or 'update', not 'complete'")
-    check_columns(schema, has_topic=bool(options.topic))
-    return StreamWriter(options)
+    check_columns(with_payload(options, schema), has_topic=bool(options.topic))
+    if options.payload_format == "binary":
+        return StreamWriter(options)
+    with broker_client(options.servers) as client:
+        return StreamWriter(options, encoding_of(client, options, schema))
 
 
 @dataclass
@@ -117,8 +123,9 @@ class BatchWriter(DataSourceArrowWriter):
     Created on the driver, and sent to the executors with its generated write id.
     """
 
-    def __init__(self, options: WriteOptions, client: Client) -> None:
+    def __init__(self, options: WriteOptions, client: Client, encoding: Encoding | None = None) -> None:
         self._options = options
+        self._encoding = encoding
         self._producer = options.producer_id or f"spark-{uuid.uuid4()}"
         if options.batch_id is not None:
             self._batch_id = options.batch_id
@@ -131,7 +138,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of a task."""
-        stages = stage_rows(self._options, self._producer, self._batch_id, iterator, write_id=self._write_id)
+        stages = stage_rows(
+            self._options, self._producer, self._batch_id, iterator, write_id=self._write_id, encoding=self._encoding
+        )
         return Written(self._producer, stages)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -164,8 +173,9 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream: ``df.writeStream.format("danube")``."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, encoding: Encoding | None = None) -> None:
         self._options = options
+        self._encoding = encoding
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of a task."""
@@ -174,7 +184,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         producer = self._options.producer_id or f"spark-{query}"
         batch_id = int(_property(context, _BATCH_ID))
         write_id = _run(context)
-        stages = stage_rows(self._options, producer, batch_id, iterator, write_id=write_id)
+        stages = stage_rows(self._options, producer, batch_id, iterator, write_id=write_id, encoding=self._encoding)
         return Written(producer, stages, query, write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -205,23 +215,33 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def stage_rows(
-    options: WriteOptions, producer: str, batch_id: int, batches: Iterator[pa.RecordBatch], *, write_id: str = ""
+    options: WriteOptions,
+    producer: str,
+    batch_id: int,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    write_id: str = "",
+    encoding: Encoding | None = None,
 ) -> tuple[StagedBatch, ...]:
     """Stage the rows of one task; return its stages, one for each topic or partition that has rows.
 
+    With an ``encoding`` the rows have a column ``value``, which is encoded; else ``payload``.
+
     Raises:
         FailedPreconditionError: the write was aborted.
-        InvalidArgumentError: a row has no payload or no topic.
+        InvalidArgumentError: a row has no payload or no topic, or its value cannot be encoded.
         DanubeError: the broker refuses them; the task has failed, and its stages are dropped.
     """
     with ExitStack() as stack:
         staging: _Staging | None = None
+        encode = None if encoding is None else encoding.encoder()
         for rows in batches:
             if rows.num_rows:
                 if staging is None:
                     client = enter_client(stack, options.servers, patience_s=EXECUTOR_PATIENCE_S)
-                    staging = _Staging(client, stack, producer, batch_id, write_id, options.by_partition)
-                staging.add(rows, options.topic)
+                    ref = None if encoding is None else encoding.ref
+                    staging = _Staging(client, stack, producer, batch_id, write_id, options.by_partition, ref)
+                staging.add(rows if encode is None else encode(rows), options.topic)
         return staging.finish() if staging else ()
 
 
@@ -235,6 +255,7 @@ class _Staging:
     batch_id: int
     write_id: str
     by_partition: bool
+    schema: SchemaRef | None
     attempt: str = field(default_factory=lambda: _attempt(TaskContext.get()))
     turn: int = field(default_factory=lambda: _partition(TaskContext.get()))
     """Next partition: rows without a key go to one partition after the other, a batch at a time."""
@@ -279,6 +300,7 @@ class _Staging:
                 batch_id=self.batch_id,
                 attempt=self.attempt,
                 write_id=self.write_id,
+                schema=self.schema,
             )
             stage = self.stages[target] = self.stack.enter_context(opening)
         return stage
