@@ -440,6 +440,7 @@ def test_logical_types_have_the_values_of_spark(broker: BrokerProcess, client: C
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 def test_a_session_reads_and_writes_with_schemas(
     spark: SparkSession, broker: BrokerProcess, client: Client, avro_topic: str, tmp_path: Path
 ) -> None:
