@@ -236,6 +236,10 @@ class Stages:
         check_batch(producer, batch_id, write_id)
         if compression not in (None, "lz4", "zstd"):
             raise InvalidArgumentError(f"compression {compression!r} is unknown; known are 'lz4' and 'zstd'")
+        if schema is not None and not isinstance(schema, SchemaRef):
+            raise InvalidArgumentError(
+                f"schema is {type(schema).__name__}; give the number and version of a registered schema as a SchemaRef"
+            )
         number, version = schema or SchemaRef()
         ref = SchemaRef(check_count("schema_id", number), check_count("schema_version", version))
         codec = Codec.NONE if compression is None else Codec[compression.upper()]
