@@ -33,13 +33,16 @@ from danube.cluster.records import (
     ASSIGNMENTS,
     BROKERS,
     CLUSTER_KEY,
+    MOVES,
     SESSIONS,
     Assignment,
     BrokerRecord,
     ClusterRecord,
+    MoveRecord,
     SessionRecord,
     broker_name,
     is_broker_name,
+    is_topic_key,
     parse_broker,
     topic_key,
 )
@@ -92,15 +95,16 @@ class Membership:
         certified: the number of the broker that its certificate names; None: it names none.
 
     Attributes:
-        brokers, sessions, assignments: what all members have stored, followed by :meth:`run`.
+        brokers, sessions, assignments, moves: what all members have stored, followed by :meth:`run`.
         owners: answers who owns a topic; after :meth:`join`.
         topics: how many topics and partitions are assigned to each broker.
         placing: how many more will be, by changes of this broker that are under way.
         on_assignment: called for each change of an assignment; must not raise.
+        on_move: called whenever a topic is to move, or no longer; must not raise.
         me: the id of this broker; after :meth:`join`.
         restored_epoch: the lowest epoch of the assignments of topics that are restored from a bucket.
         on_session: called whenever the session has ended, or another one was opened; must not raise.
-        on_change: called whenever a row of the three tables has changed; must not raise.
+        on_change: called whenever a row of these tables has changed; must not raise.
     """
 
     def __init__(
@@ -126,9 +130,11 @@ class Membership:
         self.assignments = Table(
             store, ASSIGNMENTS, Assignment, watched=True, on_change=self._assignment_changed, packed=HexNames(16)
         )
+        self.moves = Table(store, MOVES, MoveRecord, watched=True, on_change=self._move_changed, is_name=is_topic_key)
         self.topics: Counter[BrokerId] = Counter()
         self.placing: Counter[BrokerId] = Counter()
         self.on_assignment: Callable[[RowChange[Assignment]], None] = _ignore
+        self.on_move: list[Callable[[RowChange[MoveRecord]], None]] = []
         self.me: BrokerId
         self.restored_epoch = NO_OWNER_EPOCH
         self.owners: Owners
@@ -431,7 +437,7 @@ class Membership:
             DanubeError: the metadata store failed for good, for example because it was closed.
         """
         async with trio.open_nursery() as nursery:
-            for table in (self.brokers, self.sessions, self.assignments):
+            for table in (self.brokers, self.sessions, self.assignments, self.moves):
                 await nursery.start(table.follow)
             try:
                 await self._open_session()
@@ -526,6 +532,11 @@ class Membership:
         if change.after is not None:
             self.topics[change.after.owner] += 1
         self.on_assignment(change)
+        self._table_changed(change)
+
+    def _move_changed(self, change: RowChange[MoveRecord]) -> None:
+        for told in self.on_move:
+            told(change)
         self._table_changed(change)
 
     def _session_changed(self, change: RowChange[SessionRecord]) -> None:

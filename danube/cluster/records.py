@@ -7,6 +7,7 @@ Keys::
     /sessions/{broker}           SessionRecord, attached to the lease of the session: it vanishes with it
     /coordinator/holder          CoordinatorRecord, attached to the session of the coordinator
     /assignments/{topic id}      Assignment: the owner of a topic, or of one partition
+    /moves/{topic id}            MoveRecord, while its owner is to move the topic to another broker
     /creating/{namespace}/{topic}  CreatingRecord, while a topic with many partitions is created
 
 Broker names are ``b1``, ``b2`` and so on (:func:`broker_name`); topic ids have 16 hexadecimal digits.
@@ -32,6 +33,7 @@ __all__ = [
     "CLUSTER_KEY",
     "COORDINATOR",
     "CREATING",
+    "MOVES",
     "SESSIONS",
     "Assignment",
     "BrokerRecord",
@@ -39,6 +41,8 @@ __all__ = [
     "ClusterRecord",
     "CoordinatorRecord",
     "CreatingRecord",
+    "MoveReason",
+    "MoveRecord",
     "Reason",
     "SessionRecord",
     "broker_name",
@@ -57,6 +61,8 @@ SESSIONS: Final = "/sessions/"
 ASSIGNMENTS: Final = "/assignments/"
 """Prefix of the rows that assign topics to brokers, one for each topic."""
 CREATING: Final = "/creating"
+MOVES: Final = "/moves/"
+"""Prefix of the rows that order the move of a topic to another broker, one for each topic that is to move."""
 
 _BROKER: Final = re.compile("b[1-9][0-9]{0,8}")
 _TOPIC: Final = re.compile("[0-9a-f]{16}")
@@ -137,6 +143,8 @@ class Reason(enum.StrEnum):
     """The former owner died, and nothing that was promised depends on its disk."""
     FOUND = "found"
     """The broker had the topic before it became a member of the cluster."""
+    MOVED = "moved"
+    """The former owner has handed it over: a planned move."""
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -146,6 +154,43 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: OwnerEpoch
     """Higher by 1 with each change of the owner. Stamps and names of segments contain it."""
     reason: Reason = Reason.CREATED
+    move: int = 0
+    """The id of the move (:class:`MoveRecord`) that gave the topic to its owner: in the owner's journal the topic
+    begins at the entry that names this id. 0: it was not moved; its entries count from the beginning of the journal."""
+
+
+class MoveReason(enum.StrEnum):
+    """Why a topic is to move."""
+
+    ASKED = "asked"
+    """An operator has named the topic and the broker."""
+    DRAIN = "drain"
+    """Its owner is drained."""
+    BALANCE = "balance"
+    """Its owner has more load than others."""
+
+
+class MoveRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """The order to its owner to move a topic to another broker. At most one exists for a topic.
+
+    The row is the token of the move: the transaction that changes the owner is conditional on its revision, and deletes
+    it. So a move ends, one way or the other, once the row is gone: then the assignment says which way. Each side may
+    abandon the move by deleting the row; after that the owner cannot change under this id any more. What the target has
+    stored of the topic counts only if the assignment repeats the id.
+    """
+
+    move: int
+    """63 random bits, never 0."""
+    target: BrokerId
+    target_session: int
+    """Revision of the target's session when the move was ordered: one that has started again knows nothing of it."""
+    assignment: int
+    """Revision of the assignment that it was ordered on."""
+    reason: MoveReason = MoveReason.ASKED
+    by: str = ""
+    """The principal who asked; empty: the coordinator."""
+    ordered_s: float = 0.0
+    """When, in seconds since 1970, by the clock of the broker that wrote it."""
 
 
 class CreatingRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
