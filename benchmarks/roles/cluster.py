@@ -22,7 +22,8 @@ from benchmarks.worker import Control
 from danube.broker.catalogue.catalogue import Catalogue
 from danube.broker.runtime.process_memory import collect_rarely, keep_large_buffers
 from danube.client import Client
-from danube.cluster.membership import FEATURE_LEVEL, Membership
+from danube.cluster.features import FEATURE_LEVEL
+from danube.cluster.membership import Membership
 from danube.cluster.records import (
     ASSIGNMENTS,
     BROKERS,

@@ -53,7 +53,9 @@ from danube.broker.security.caller import current_caller
 from danube.broker.stages import StageDisk, Stages
 from danube.cluster.asking import CHANNEL as STATUS
 from danube.cluster.coordinating import Coordinating
-from danube.cluster.membership import FEATURE_LEVEL, Membership
+from danube.cluster.features import FEATURE_LEVEL
+from danube.cluster.membership import Membership
+from danube.cluster.upgrading import Upgrading
 from danube.history import History, HistoryCatalogue
 from danube.history.changes import CatalogueKeys
 from danube.log import Journal
@@ -327,6 +329,7 @@ class Broker:
         latencies = Latencies(runtime.publish_figures.durations.values, lambda: runtime.journal.sync_durations)
         pulse = self._pulse = Pulse(self._ports.traffic, runtime.stalls, latencies)
         reports = self._reports = Reports(directory, self._ports, pulse, latencies, self._started_at)
+        upgrading = Upgrading(store, membership, lambda: coordinating.is_coordinator)
         cluster = ClusterOperations(
             directory,
             membership,
@@ -335,6 +338,7 @@ class Broker:
             draining=self._drain_wanted.is_set,
             pulse=pulse,
             calls=lambda: self.peers,
+            upgrading=upgrading,
         )
         backups = BackupOperations(store, config.cluster, runtime.clock_us)
         if self._access is not None:
@@ -381,6 +385,7 @@ class Broker:
                 nursery.start_soon(catalogue.run)
                 nursery.start_soon(directory.following.run)
                 nursery.start_soon(coordinating.run)
+                nursery.start_soon(upgrading.run)
                 nursery.start_soon(self._bond.run)
                 nursery.start_soon(directory.expiry.run)
                 nursery.start_soon(directory.count_stored)

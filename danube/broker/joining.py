@@ -138,6 +138,8 @@ class Joining:
         await membership.join(self._identity.life, self._identity.store_life)
         if not peers.own.incarnation:  # the metadata are not kept by the brokers
             peers.identify(structs.replace(peers.own, incarnation=membership.cluster.incarnation))
+        membership.on_cluster.append(lambda: peers.require(membership.cluster.feature_level))
+        peers.require(membership.cluster.feature_level)
         return membership
 
     def _admin_address(self) -> str:

@@ -76,6 +76,7 @@ CHEATS: Final[Mapping[str, tuple[Cheat, ...]]] = {
         Cheat("try a cluster on this machine", "danube cluster try"),
         Cheat("the state of a cluster", "danube cluster status"),
         Cheat("back up the metadata", "danube cluster backup metadata.danube"),
+        Cheat("use what a new version brings", "danube cluster upgrade"),
         Cheat("storages and engines that are installed", "danube plugins"),
     ),
     "security": (

@@ -131,6 +131,25 @@ def explain(
             print(f"... and {found.more:,} more")
 
 
+@cluster_app.command("upgrade")
+def upgrade(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Raise the feature level of the cluster, after the last broker was started with a new version of Danube.
+
+    What the new version brings is used from then on, and no broker can be set back to the former version. It is refused
+    while a broker that may return has an older version. Without this command it happens by itself an hour after the
+    last broker is new.
+    """
+    found = run_with_client(lambda client: client.admin.upgrade_cluster(), url, context)
+    if output is Output.JSON:
+        print_json(to_plain(found))
+    elif output is Output.RAW:
+        print(found.level)
+    elif found.before < found.level:
+        print(f"the feature level of the cluster is {found.level} now; it was {found.before}")
+    else:
+        print(f"the feature level of the cluster is {found.level} already, the newest one of its brokers")
+
+
 @cluster_app.command("backup")
 def backup(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Written when the backup is complete.")],

@@ -36,6 +36,8 @@ from danube.model.cluster_api import (
     ExplainCluster,
     Explained,
     GetClusterStatus,
+    UpgradeCluster,
+    Upgraded,
 )
 from danube.model.connection_api import (
     ConnectionInfo,
@@ -655,6 +657,17 @@ class Admin:
             NotFoundError: there is no such broker or topic.
         """
         return await self._read(ClusterMethod.EXPLAIN, ExplainCluster(subject), Explained)
+
+    async def upgrade_cluster(self) -> Upgraded:
+        """Raise the feature level of the cluster to that of its brokers' version, once all of them have it.
+
+        From then on no broker can be set back to the former version.
+
+        Raises:
+            FailedPreconditionError: a broker that may return has an older version; the message names it.
+            UnavailableError: the metadata do not answer, or brokers start and end at the moment.
+        """
+        return await self._change(ClusterMethod.UPGRADE, UpgradeCluster(), Upgraded)
 
     async def backup_metadata(self) -> bytes:
         """Return a backup of the metadata: the content of a file for ``danube cluster restore``.

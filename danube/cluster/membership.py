@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 import trio
 
+from danube.cluster.features import FEATURE_LEVEL, MOVES_LEVEL
 from danube.cluster.forming import Founding
 from danube.cluster.ownership import Elsewhere, Owners
 from danube.cluster.placement import Candidate
@@ -56,6 +57,7 @@ from danube.model.errors import (
     ConfigurationError,
     DanubeError,
     DataLossError,
+    FailedPreconditionError,
     MetadataConflictError,
     NotFoundError,
     NotOwnerError,
@@ -64,12 +66,9 @@ from danube.model.errors import (
 from danube.model.ids import NO_OWNER_EPOCH, BrokerId, OwnerEpoch, TopicId
 from danube.model.log_events import log_event
 
-__all__ = ["FEATURE_LEVEL", "Membership"]
+__all__ = ["Membership"]
 
 _log = logging.getLogger("danube.cluster")
-
-FEATURE_LEVEL: Final = 1
-"""The newest formats and messages that this version understands; see :class:`~danube.cluster.records.ClusterRecord`."""
 
 _RETRY_S: Final = 0.25
 """Pause after a failed attempt to open a session."""
@@ -105,6 +104,7 @@ class Membership:
         restored_epoch: the lowest epoch of the assignments of topics that are restored from a bucket.
         on_session: called whenever the session has ended, or another one was opened; must not raise.
         on_change: called whenever a row of these tables has changed; must not raise.
+        on_cluster: called whenever the record of the cluster has changed; must not raise.
     """
 
     def __init__(
@@ -131,6 +131,14 @@ class Membership:
             store, ASSIGNMENTS, Assignment, watched=True, on_change=self._assignment_changed, packed=HexNames(16)
         )
         self.moves = Table(store, MOVES, MoveRecord, watched=True, on_change=self._move_changed, is_name=is_topic_key)
+        self._clusters = Table(
+            store,
+            CLUSTER_KEY,
+            ClusterRecord,
+            watched=True,
+            on_change=self._cluster_changed,
+            single=True,
+        )
         self.topics: Counter[BrokerId] = Counter()
         self.placing: Counter[BrokerId] = Counter()
         self.on_assignment: Callable[[RowChange[Assignment]], None] = _ignore
@@ -141,6 +149,7 @@ class Membership:
         self.cluster: ClusterRecord
         self.on_session: list[Callable[[], None]] = []
         self.on_change: list[Callable[[], None]] = []
+        self.on_cluster: list[Callable[[], None]] = []
         self._store = store
         self._cluster_name = cluster
         self._identity = identity
@@ -177,14 +186,15 @@ class Membership:
                 f"the metadata belong to the cluster {self.cluster.name!r}, and this broker was started for"
                 f" {self._cluster_name!r}; start it with the right --cluster, or with other metadata"
             )
-        if self.cluster.feature_level > FEATURE_LEVEL:
-            raise ConfigurationError(
-                f"the cluster {self.cluster.name!r} uses features of level {self.cluster.feature_level}, and this"
-                f" version of Danube knows those up to level {FEATURE_LEVEL}; install the version of the other brokers"
-            )
         start = self._random.getrandbits(63) or 1
         stored = 0
         while True:
+            if self.cluster.feature_level > FEATURE_LEVEL:
+                raise ConfigurationError(
+                    f"the cluster {self.cluster.name!r} uses features of level {self.cluster.feature_level}, and this"
+                    f" version of Danube knows those up to level {FEATURE_LEVEL}; install the version of the other"
+                    " brokers"
+                )
             await self.brokers.load()
             own = [name for name, record in self.brokers.values.items() if record.identity == self._identity]
             known = self.brokers.values[own[0]] if own else None
@@ -205,11 +215,23 @@ class Membership:
                 await store_life(next_life)
                 stored = next_life
             if known is not None:
-                changed = msgspec.structs.replace(known, life=next_life, start=start, storages=self._storages)
-                conditions = [Condition(BROKERS + own[0], self.brokers.revision(own[0]))]
+                changed = msgspec.structs.replace(
+                    known, life=next_life, start=start, storages=self._storages, feature_level=FEATURE_LEVEL
+                )
+                # The level of the cluster must not have been raised meanwhile.
+                conditions = [
+                    Condition(CLUSTER_KEY, revision),
+                    Condition(BROKERS + own[0], self.brokers.revision(own[0])),
+                ]
                 operations = [Put(BROKERS + own[0], _encode(changed))]
             else:
-                changed = BrokerRecord(identity=self._identity, storages=self._storages, life=next_life, start=start)
+                changed = BrokerRecord(
+                    identity=self._identity,
+                    storages=self._storages,
+                    life=next_life,
+                    start=start,
+                    feature_level=FEATURE_LEVEL,
+                )
                 conditions, operations = self._enter(changed, revision)
             try:
                 await self._store.transact(conditions, operations)
@@ -309,6 +331,31 @@ class Membership:
                 " change them nor look up what it does not know. Nothing was done: ask another broker. See: danube"
                 " cluster status"
             )
+
+    # --- What the members may use ---
+
+    def may_move(self) -> bool:
+        """Whether topics may move by plan: every broker of the cluster understands it."""
+        return self.cluster.feature_level >= MOVES_LEVEL
+
+    def check_moves(self) -> None:
+        """Check :meth:`may_move`.
+
+        Raises:
+            FailedPreconditionError: the feature level of the cluster is too low.
+        """
+        if not self.may_move():
+            raise FailedPreconditionError(
+                f"the feature level of the cluster is {self.cluster.feature_level}, and topics move from level"
+                f" {MOVES_LEVEL} on. Start all brokers with this version of Danube, then: danube cluster upgrade"
+            )
+
+    def learn_cluster(self, record: ClusterRecord) -> None:
+        """Take over the record of the cluster, as it is in the metadata; the followed table may show it later."""
+        if record.feature_level >= self.cluster.feature_level and record != self.cluster:
+            self.cluster = record
+            for told in self.on_cluster:
+                told()
 
     # --- The others ---
 
@@ -437,7 +484,7 @@ class Membership:
             DanubeError: the metadata store failed for good, for example because it was closed.
         """
         async with trio.open_nursery() as nursery:
-            for table in (self.brokers, self.sessions, self.assignments, self.moves):
+            for table in (self._clusters, self.brokers, self.sessions, self.assignments, self.moves):
                 await nursery.start(table.follow)
             try:
                 await self._open_session()
@@ -538,6 +585,10 @@ class Membership:
         for told in self.on_move:
             told(change)
         self._table_changed(change)
+
+    def _cluster_changed(self, change: RowChange[ClusterRecord]) -> None:
+        if change.after is not None:
+            self.learn_cluster(change.after)
 
     def _session_changed(self, change: RowChange[SessionRecord]) -> None:
         if change.after is None and self._revision and change.name == broker_name(self.me):

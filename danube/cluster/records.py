@@ -76,7 +76,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     incarnation: int
     """64 bits that identify this cluster among all of the same name; changed by a restore and by a recovery."""
     feature_level: int
-    """The formats and messages that members may use: the level of the oldest one, until an operator raises it."""
+    """The formats and messages that members may use; see :mod:`danube.cluster.features`."""
     epoch_base: int = 0
     """Added to every topic's epoch. A restored backup raises it, so that no epoch is used twice."""
     next_broker: int = 1
@@ -108,6 +108,8 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Number of its starts. A data directory with a lower one is a copy, or was set back."""
     start: int = 0
     """Random, of its last start: two processes with copies of one data directory have the same life, but not this."""
+    feature_level: int = 1
+    """The highest one that the version knows that it was last started with; see :mod:`danube.cluster.features`."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

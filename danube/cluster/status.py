@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from danube.cluster.absences import Absences
+from danube.cluster.features import outlook
 from danube.cluster.group_memory import MemberRecord
 from danube.cluster.records import (
     Assignment,
@@ -166,7 +167,7 @@ def compose_status(
         topics=len(view.assignments),
         waiting=_waiting(view, waiting.values()),
     )
-    status.warnings = list(_warnings(status))
+    status.warnings = [*_warnings(status), *_level_warnings(view)]
     return status
 
 
@@ -189,6 +190,8 @@ def _row(view: View, broker: BrokerId, topics: int, answer: Answer | None) -> Br
         address=view.address_of(broker),
         successor=successor or ANY_BROKER,
     )
+    if record is not None:
+        row.feature_level = record.feature_level
     if shown is not None:
         row.admin_address, row.http_address = shown.admin_address, shown.http_address
         row.version, row.feature_level = shown.version, shown.feature_level
@@ -325,6 +328,26 @@ def _warnings(status: ClusterStatus) -> Iterator[str]:
         yield f"{topics} {verb} for broker {row.name}{away}; see: danube cluster explain {row.name}"
     for row in status.brokers:
         yield from _broker_warnings(status, row)
+
+
+def _level_warnings(view: View) -> Iterator[str]:
+    """Say why the cluster does not use everything that some of its brokers understand."""
+    found = outlook(view.cluster.feature_level, view.brokers, view.sessions)
+    if found.level >= found.newest:
+        return
+    if not found.older:
+        yield (
+            f"the feature level of the cluster is {found.level}, and all brokers know level {found.newest}: it rises by"
+            " itself an hour after the last one was upgraded, or at once by: danube cluster upgrade"
+        )
+        return
+    each = ", ".join(
+        f"{older.broker} (level {older.level}{'' if older.is_running else ', away'})" for older in found.older
+    )
+    yield (
+        f"the feature level of the cluster is {found.level}, and other brokers know level {found.newest}: {each}"
+        f" {'holds' if len(found.older) == 1 else 'hold'} it back. Upgrade the version of Danube there"
+    )
 
 
 def _metadata_warnings(status: ClusterStatus) -> Iterator[str]:

@@ -118,6 +118,7 @@ class Table(Generic[T]):
         encode_packed: another function than ``encode`` for that, whose results ``decode`` understands, too.
         is_name: whether a row can have this name; by default any, or any that has a compact form if ``packed`` is
             given. Keys with other names are logged and ignored: they were not written by Danube.
+        single: the prefix is a whole key, that of the only row, whose name is empty.
     """
 
     def __init__(
@@ -133,15 +134,18 @@ class Table(Generic[T]):
         packed: Names | None = None,
         encode_packed: Callable[[T], bytes] | None = None,
         is_name: Callable[[str], bool] | None = None,
+        single: bool = False,
     ) -> None:
         self._store = store
         self._prefix = prefix
-        self._listed = prefix if prefix.endswith("/") else prefix + "/"
+        self._listed = prefix if single or prefix.endswith("/") else prefix + "/"
         self._encode = encode
         self._decode = decode if decode is not None else msgspec.msgpack.Decoder(kind).decode
         rows = PackedRows(packed, encode_packed or encode, self._decode) if packed is not None else None
         self._mirror: Mirror[T] = Mirror(watched=watched, rows=rows)
-        if is_name is None:
+        if single:
+            is_name = _no_name
+        elif is_name is None:
             is_name = _any_name if packed is None else lambda name: packed.pack(name) is not None
         self._is_name = is_name
         self._on_change = on_change
@@ -486,6 +490,11 @@ class TableWriter:
 def _any_name(name: str) -> bool:
     """Default for the names of rows."""
     return True
+
+
+def _no_name(name: str) -> bool:
+    """Whether a name is that of the only row of a table with one key."""
+    return not name
 
 
 def _ignore(revision: int) -> None:

@@ -33,6 +33,8 @@ __all__ = [
     "MetadataStatus",
     "StorageFace",
     "TopicPlace",
+    "UpgradeCluster",
+    "Upgraded",
     "WaitingTopics",
 ]
 
@@ -52,6 +54,7 @@ class ClusterMethod:
     STATUS: Final = "/danube.native.v1.Cluster/Status"
     EXPLAIN: Final = "/danube.native.v1.Cluster/Explain"
     BACKUP: Final = "/danube.native.v1.Cluster/Backup"
+    UPGRADE: Final = "/danube.native.v1.Cluster/Upgrade"
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -219,6 +222,7 @@ class ClusterStatus(_Message, kw_only=True):
     incarnation: str
     """Identity of the cluster, hexadecimal."""
     feature_level: int
+    """The formats and messages that its brokers may use."""
     broker: int
     """The broker that answers."""
     brokers: list[BrokerRow]
@@ -279,6 +283,22 @@ class Explained(_Message, kw_only=True):
     """Of a topic: itself, or its partitions. Of a broker: those that are assigned to it, the waiting ones first."""
     more: int = 0
     """Number of further topics."""
+
+
+# --- Upgrades --------------------------------------------------------------------------------------------------------
+
+
+class UpgradeCluster(_Message):
+    """Asks to raise the feature level of the cluster to that of its brokers' version. Answered with Upgraded."""
+
+
+class Upgraded(_Message):
+    """Answer to UpgradeCluster."""
+
+    level: int
+    """Feature level of the cluster now."""
+    before: int
+    """What it was."""
 
 
 # --- Backups ---------------------------------------------------------------------------------------------------------

@@ -89,6 +89,10 @@ class Peers(Protocol):
         """
         ...
 
+    def require(self, level: int) -> None:
+        """Refuse brokers that support less than a feature level, from the next link on."""
+        ...
+
     def link(self, to: str) -> None:
         """Open a link to an address (``host:port``) and keep it, until :meth:`unlink`. Does nothing if there is one.
 

@@ -21,6 +21,7 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import trio
 
 from danube.model.errors import ClosedError, LimitExceededError
@@ -75,6 +76,10 @@ class WirePeers:
         self._incoming.reopen_all(f"{own.name} has changed; open the link again")
         for link in self._links.values():
             link.restart()
+
+    def require(self, level: int) -> None:
+        """See :meth:`danube.peers.Peers.require`."""
+        self._shared.own = msgspec.structs.replace(self._shared.own, required=level)
 
     # -- links to others
 

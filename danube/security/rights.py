@@ -323,6 +323,7 @@ _NATIVE: Final = (
     _changes(ClusterMethod.STATUS, "cluster.status", _on_cluster(_P.DESCRIBE)),
     _shows(ClusterMethod.EXPLAIN, "cluster.explain", Requirement(_P.DESCRIBE, _N.PLACE, ("subject",))),
     _changes(ClusterMethod.BACKUP, "backups.backup", _on_cluster(_P.MANAGE_CLUSTER)),
+    _changes(ClusterMethod.UPGRADE, "cluster.upgrade", _on_cluster(_P.MANAGE_CLUSTER)),
     # Access control: lists have what the caller may manage, and each change is judged by the rules of the records.
     _changes(SecurityMethod.LIST_ROLES, "security.list_roles", _MANAGES_ANYTHING),
     _changes(SecurityMethod.PUT_ROLE, "security.put_role", _on_cluster(_P.MANAGE_SECURITY)),

@@ -18,7 +18,7 @@ from danube.cluster.explain import explain_broker, place_of
 from danube.cluster.status import KnownTopic
 from danube.model import Durability
 from danube.model.checks import Check
-from danube.model.cluster_api import MetadataStanding
+from danube.model.cluster_api import MetadataStanding, Upgraded
 from danube.model.ids import TopicId
 from danube.model.records import TopicRecord
 
@@ -180,3 +180,12 @@ def test_a_real_broker_alone(tmp_path):
         done = CliRunner().invoke(app, ["cluster", "explain", "b7", "--url", running.url])
         assert done.exit_code == 66
         assert "error: there is no broker 'b7' in this cluster; its brokers are b1." in done.stderr
+
+
+def test_an_upgrade_tells_the_level_before_and_after(answered):
+    answered(Upgraded(2, 1))
+    assert printed("upgrade") == "the feature level of the cluster is 2 now; it was 1\n"
+    assert printed("upgrade", "-o", "raw") == "2\n"
+    assert json.loads(printed("upgrade", "-o", "json")) == {"level": 2, "before": 1}
+    answered(Upgraded(2, 2))
+    assert printed("upgrade") == "the feature level of the cluster is 2 already, the newest one of its brokers\n"

@@ -303,8 +303,8 @@ async def test_another_cluster_or_a_newer_one_is_refused() -> None:
             ConfigurationError, match="belong to the cluster 'danube', and this broker was started for 'other'"
         ):
             await Broker(store, Directory("y"), Random(1), cluster="other").join()
-        await store.put(CLUSTER_KEY, encode(ClusterRecord(name="danube", incarnation=1, feature_level=2)))
-        with pytest.raises(ConfigurationError, match="uses features of level 2"):
+        await store.put(CLUSTER_KEY, encode(ClusterRecord(name="danube", incarnation=1, feature_level=3)))
+        with pytest.raises(ConfigurationError, match="uses features of level 3"):
             await Broker(store, Directory("x"), Random(1)).join()
 
 

@@ -108,6 +108,7 @@ def unary_calls(operations: Operations) -> Service:
         (JobMethod.LIST, list_jobs, ListJobs),
         (ClusterMethod.STATUS, cluster.status, cluster_api.GetClusterStatus),
         (ClusterMethod.EXPLAIN, cluster.explain, cluster_api.ExplainCluster),
+        (ClusterMethod.UPGRADE, cluster.upgrade, cluster_api.UpgradeCluster),
         (ConnectionMethod.LIST, list_connections, connection_api.ListConnections),
         (ConnectionMethod.KILL, kill_connection, connection_api.KillConnection),
         (OverviewMethod.SUBSCRIPTIONS, overview, overview_api.OverviewSubscriptions),

@@ -28,8 +28,8 @@ from danube.cluster.asking import (
     encode,
 )
 from danube.cluster.explain import explain_broker, explain_topic, place_of, sorted_places
+from danube.cluster.features import FEATURE_LEVEL
 from danube.cluster.group_memory import MEMBERS, MemberRecord, is_member_name
-from danube.cluster.membership import FEATURE_LEVEL
 from danube.cluster.records import Assignment, broker_name, parse_topic_id, topic_key
 from danube.cluster.status import Answer, KnownTopic, View, compose_status, unserved
 from danube.history.sealed_end import sealed_end
@@ -45,6 +45,8 @@ from danube.model.cluster_api import (
     GetClusterStatus,
     StorageFace,
     TopicPlace,
+    UpgradeCluster,
+    Upgraded,
 )
 from danube.model.errors import DanubeError, NotFoundError, UnavailableError
 from danube.model.ids import BrokerId, TopicId
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.runtime.pulse import Pulse
     from danube.cluster.membership import Membership
+    from danube.cluster.upgrading import Upgrading
     from danube.peers import Peer
 
 __all__ = ["ASK_S", "Calls", "ClusterOperations"]
@@ -89,6 +92,7 @@ class ClusterOperations:
         draining: returns whether it is shutting down.
         pulse: of this broker.
         calls: returns the links to the other brokers; None: there are none.
+        upgrading: raises the feature level.
     """
 
     def __init__(
@@ -101,7 +105,9 @@ class ClusterOperations:
         draining: Callable[[], bool],
         pulse: Pulse,
         calls: Callable[[], Calls | None],
+        upgrading: Upgrading,
     ) -> None:
+        self._upgrading = upgrading
         self._directory = directory
         self._membership = membership
         self._coordinator = coordinator
@@ -113,6 +119,16 @@ class ClusterOperations:
         self._absences = Absences()
         self._note()
         membership.on_change.append(self._note)
+
+    async def upgrade(self, _request: UpgradeCluster) -> Upgraded:
+        """Raise the feature level of the cluster to the newest one.
+
+        Raises:
+            FailedPreconditionError: a broker that may return knows less; the message names it.
+            UnavailableError: the metadata do not answer.
+        """
+        found = await self._upgrading.upgrade()
+        return Upgraded(found.newest, found.level)
 
     async def run(self) -> None:
         """Task: follow who the members of the group are that keeps the metadata.

@@ -43,7 +43,7 @@ from danube.client.sync._reading import LogReadingCore
 from danube.client.sync._receiver import ReceiverCore
 from danube.model import api, history_api, schema_api, security_api, stage_api
 from danube.model.batch import Record, SchemaRef
-from danube.model.cluster_api import ClusterStatus, Explained
+from danube.model.cluster_api import ClusterStatus, Explained, Upgraded
 from danube.model.connection_api import ConnectionInfo
 from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.inspect_api import CheckRow, PluginRow, ReaderInfo, TaskTree
@@ -869,6 +869,17 @@ class Admin(Handle[_admin.Admin]):
             NotFoundError: there is no such broker or topic.
         """
         return self._loop.run(self._inner.cluster_explain, subject)
+
+    def upgrade_cluster(self) -> Upgraded:
+        """Raise the feature level of the cluster to that of its brokers' version, once all of them have it.
+
+        From then on no broker can be set back to the former version.
+
+        Raises:
+            FailedPreconditionError: a broker that may return has an older version; the message names it.
+            UnavailableError: the metadata do not answer, or brokers start and end at the moment.
+        """
+        return self._loop.run(self._inner.upgrade_cluster)
 
     def backup_metadata(self) -> bytes:
         """Return a backup of the metadata: the content of a file for ``danube cluster restore``.

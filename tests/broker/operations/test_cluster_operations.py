@@ -10,9 +10,20 @@ import trio
 from broker.broker_harness import RunningBroker, running_broker, wait_until
 
 from danube.cluster.asking import AskFigures, AskTopics, FiguresTold, TopicsTold, TopicTold, decode_question, encode
-from danube.cluster.records import ASSIGNMENTS, BROKERS, SESSIONS, Assignment, BrokerRecord, SessionRecord, topic_key
-from danube.model.cluster_api import BrokerFigures
-from danube.model.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
+from danube.cluster.features import FEATURE_LEVEL
+from danube.cluster.records import (
+    ASSIGNMENTS,
+    BROKERS,
+    CLUSTER_KEY,
+    SESSIONS,
+    Assignment,
+    BrokerRecord,
+    BrokerState,
+    SessionRecord,
+    topic_key,
+)
+from danube.model.cluster_api import BrokerFigures, Upgraded
+from danube.model.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
 
 pytestmark = pytest.mark.virtual
@@ -110,6 +121,34 @@ async def test_other_brokers_are_asked(tmp_path: Path) -> None:
         assert (await client.admin.cluster_status(gather=False)).brokers[1].figures is None
         found = await client.admin.cluster_explain("/default/a")
         assert (found.state, found.topics[0].broker, found.topics[0].sealed_end) == ("served", 2, 17)
+
+
+async def test_a_broker_with_an_older_version_holds_the_upgrade_back(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        assert await client.admin.upgrade_cluster() == Upgraded(FEATURE_LEVEL, FEATURE_LEVEL)
+        store = running.broker.metadata
+        item = await store.get(CLUSTER_KEY)
+        member = running.broker.directory.catalogue.membership
+        lowered = msgspec.structs.replace(member.cluster, feature_level=1)
+        await store.put(CLUSTER_KEY, pack(lowered), expected_revision=item.mod_revision)
+        member.cluster = lowered  # it never falls by itself
+        other = OtherBroker(running)
+        await other.join()
+        with pytest.raises(FailedPreconditionError, match="stays 1: b2 knows level 1, and others know level 2"):
+            await client.admin.upgrade_cluster()
+        held = [each for each in (await client.admin.cluster_status()).warnings if "feature level" in each]
+        assert "b2 (level 1) holds it back" in held[0]
+        await other.leave()
+        with pytest.raises(FailedPreconditionError, match="b2 knows level 1 and is away"):
+            await client.admin.upgrade_cluster()
+        await store.put(BROKERS + "b2", pack(BrokerRecord(identity="other", state=BrokerState.GONE)))
+        await other.until(lambda member: member.brokers.values["b2"].state is BrokerState.GONE)
+        warned = [each for each in (await client.admin.cluster_status()).warnings if "feature level" in each]
+        assert "all brokers know level 2: it rises by itself an hour after" in warned[0]
+        assert await client.admin.upgrade_cluster() == Upgraded(2, 1)
+        assert member.may_move()
+        assert (await client.admin.cluster_status()).feature_level == 2
+        assert not [each for each in (await client.admin.cluster_status()).warnings if "feature level" in each]
 
 
 async def test_one_that_does_not_answer_is_marked(tmp_path: Path) -> None:

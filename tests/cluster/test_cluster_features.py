@@ -1,0 +1,191 @@
+"""Feature levels: what holds them back, when they rise by themselves, and how they are raised in the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import msgspec
+import pytest
+import trio
+
+from danube.cluster import membership as membership_module
+from danube.cluster.features import FEATURE_LEVEL, MOVES_LEVEL, UPGRADE_AFTER_S, Older, due_level, outlook
+from danube.cluster.membership import Membership
+from danube.cluster.records import BROKERS, CLUSTER_KEY, BrokerRecord, BrokerState, ClusterRecord, SessionRecord
+from danube.cluster.upgrading import Upgrading
+from danube.metadata import MemoryStore
+from danube.model.errors import ConfigurationError, FailedPreconditionError, UnavailableError
+
+pytestmark = pytest.mark.virtual
+
+_encode = msgspec.msgpack.encode
+
+
+def record(level: int, state: BrokerState = BrokerState.ACTIVE) -> BrokerRecord:
+    return BrokerRecord(identity="x", feature_level=level, state=state)
+
+
+def running(level: int) -> SessionRecord:
+    return SessionRecord(address="x:6650", feature_level=level)
+
+
+def test_brokers_with_a_session_and_those_that_may_return_hold_the_level_back() -> None:
+    brokers = {"b1": record(2), "b2": record(1), "b10": record(1), "b3": record(1, BrokerState.GONE)}
+    found = outlook(1, brokers, {"b1": running(2), "b2": running(1)})
+    assert (found.level, found.possible, found.newest) == (1, 1, 2)
+    assert found.older == (Older("b2", 1, True), Older("b10", 1, False))
+
+
+def test_a_session_says_more_than_the_record_of_a_broker() -> None:
+    assert outlook(1, {"b1": record(1)}, {"b1": running(2)}).possible == 2
+    assert outlook(1, {"b1": record(2)}, {"b1": running(1)}, newest=2).older == (Older("b1", 1, True),)
+
+
+def test_a_broker_that_was_forgotten_holds_back_while_it_still_runs() -> None:
+    brokers = {"b1": record(2), "b2": record(1, BrokerState.GONE)}
+    assert outlook(1, brokers, {"b2": running(1)}).possible == 1
+    assert outlook(1, brokers, {}).possible == 2
+
+
+def test_the_level_never_falls() -> None:
+    assert outlook(2, {"b1": record(1)}, {}).possible == 2
+    assert outlook(2, {}, {}).possible == 2
+
+
+def test_the_level_rises_by_itself_after_an_hour() -> None:
+    ready, held = outlook(1, {"b1": record(2)}, {}), outlook(1, {"b1": record(2), "b2": record(1)}, {})
+    assert due_level(ready, 100.0, 100.0 + UPGRADE_AFTER_S - 0.1) is None
+    assert due_level(ready, 100.0, 100.0 + UPGRADE_AFTER_S) == 2
+    assert due_level(held, 0.0, 1e9) is None
+
+
+def test_what_the_first_clusters_wrote_is_level_one() -> None:
+    old = msgspec.msgpack.encode(["identity", "active", "", [], 3, 4])
+    assert msgspec.msgpack.decode(old, type=BrokerRecord).feature_level == 1
+
+
+class _Broker:
+    """A member that may have an older version."""
+
+    def __init__(self, store: MemoryStore, name: str) -> None:
+        self.name = name
+        self.life = 0
+        self.member = Membership(
+            store,
+            cluster="danube",
+            identity=name,
+            record=SessionRecord(address=f"{name}:6650"),
+            storages=("default",),
+            random=Random(name),
+        )
+        self.coordinates = False
+        self.upgrading = Upgrading(store, self.member, lambda: self.coordinates)
+
+    async def store_life(self, life: int) -> None:
+        self.life = life
+
+
+@asynccontextmanager
+async def _cluster(
+    monkeypatch: pytest.MonkeyPatch, *levels: int, raised: bool = False
+) -> AsyncIterator[tuple[MemoryStore, list[_Broker]]]:
+    """Brokers of these levels, in a cluster that began at the lowest."""
+    async with MemoryStore() as store, trio.open_nursery() as nursery:
+        brokers = [_Broker(store, f"m{number}") for number in range(len(levels))]
+        level = max(levels) if raised else min(levels)
+        await store.put(CLUSTER_KEY, _encode(ClusterRecord(name="danube", incarnation=1, feature_level=level)))
+        for broker, known in zip(brokers, levels, strict=True):
+            monkeypatch.setattr(membership_module, "FEATURE_LEVEL", known)
+            await broker.member.join(broker.life, broker.store_life)
+            await nursery.start(broker.member.run)
+        monkeypatch.setattr(membership_module, "FEATURE_LEVEL", FEATURE_LEVEL)
+        await trio.sleep(1)
+        yield store, brokers
+        nursery.cancel_scope.cancel()
+
+
+async def _level(store: MemoryStore) -> int:
+    item = await store.get(CLUSTER_KEY)
+    assert item is not None
+    return msgspec.msgpack.decode(item.value, type=ClusterRecord).feature_level
+
+
+async def test_a_new_cluster_begins_at_the_newest_level() -> None:
+    async with MemoryStore() as store:
+        broker = _Broker(store, "m0")
+        await broker.member.join(0, broker.store_life)
+        assert await _level(store) == FEATURE_LEVEL
+        assert broker.member.may_move()
+        broker.member.check_moves()
+
+
+async def test_an_upgrade_is_refused_while_a_broker_is_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with _cluster(monkeypatch, 1, FEATURE_LEVEL) as (store, (_, new)):
+        assert not new.member.may_move()
+        with pytest.raises(FailedPreconditionError, match=f"topics move from level {MOVES_LEVEL} on"):
+            new.member.check_moves()
+        with pytest.raises(FailedPreconditionError, match="stays 1: b1 knows level 1, and others know level 2"):
+            await new.upgrading.upgrade()
+        assert await _level(store) == 1
+
+
+async def test_an_upgrade_reaches_all_brokers_and_shuts_old_versions_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with _cluster(monkeypatch, 1, 1) as (store, brokers):
+        for broker in brokers:  # upgraded, and restarted
+            record = msgspec.structs.replace(broker.member.brokers.values[broker.member.broker], feature_level=2)
+            await store.put(BROKERS + broker.member.broker, _encode(record))
+            sessions = broker.member.sessions
+            name = broker.member.broker
+            shown = msgspec.structs.replace(sessions.values[name], feature_level=2)
+            await store.put(f"/sessions/{name}", _encode(shown))
+        await trio.sleep(1)
+        monkeypatch.setattr(type(brokers[0].member), "session", lambda _self: ())  # its key was rewritten above
+        told: list[int] = []
+        brokers[1].member.on_cluster.append(lambda: told.append(brokers[1].member.cluster.feature_level))
+        found = await brokers[0].upgrading.upgrade()
+        assert (found.level, found.newest) == (1, 2)
+        await trio.sleep(1)
+        assert told == [2]
+        assert brokers[1].member.may_move()
+        assert (await brokers[1].upgrading.upgrade()).level == 2
+        monkeypatch.setattr(membership_module, "FEATURE_LEVEL", 1)
+        old = _Broker(store, "m1")
+        with pytest.raises(ConfigurationError, match="uses features of level 2"):
+            await old.member.join(brokers[1].life, old.store_life)
+
+
+async def test_an_old_version_that_starts_meanwhile_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with _cluster(monkeypatch, FEATURE_LEVEL, FEATURE_LEVEL) as (store, (one, _)):
+        await store.put(CLUSTER_KEY, _encode(ClusterRecord(name="danube", incarnation=1, feature_level=1)))
+        one.member.cluster = msgspec.structs.replace(one.member.cluster, feature_level=1)
+        revision = one.member.brokers.revision
+        stale = {name: revision(name) for name in one.member.brokers.values}
+        record = msgspec.structs.replace(one.member.brokers.values["b2"], life=7)
+        await store.put(BROKERS + "b2", _encode(record))
+        await trio.sleep(1)
+        monkeypatch.setattr(one.member.brokers, "revision", lambda name: stale[name])  # as if the table were late
+        with pytest.raises(UnavailableError, match="brokers start and end at the moment"):
+            await one.upgrading.upgrade()
+        assert await _level(store) == 1
+        monkeypatch.setattr(one.member.brokers, "revision", revision)
+        await one.upgrading.upgrade()
+        assert await _level(store) == 2
+
+
+async def test_the_coordinator_raises_the_level_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with _cluster(monkeypatch, FEATURE_LEVEL, FEATURE_LEVEL) as (store, (one, two)):
+        await store.put(CLUSTER_KEY, _encode(ClusterRecord(name="danube", incarnation=1, feature_level=1)))
+        for each in (one, two):
+            each.member.cluster = msgspec.structs.replace(each.member.cluster, feature_level=1)
+        one.coordinates = True
+        async with trio.open_nursery() as nursery:
+            for each in (one, two):
+                nursery.start_soon(each.upgrading.run)
+            await trio.sleep(UPGRADE_AFTER_S - 60)
+            assert await _level(store) == 1
+            await trio.sleep(120)
+            assert await _level(store) == 2
+            assert two.member.may_move()
+            nursery.cancel_scope.cancel()
