@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -61,12 +61,13 @@ from danube.history.changes import CatalogueKeys
 from danube.log import Journal
 from danube.metadata import MetadataStore, ObservedStore
 from danube.model import api
+from danube.model.addresses import parse_address
 from danube.model.errors import CallRefusedError, DanubeError, InternalError
 from danube.model.log_events import log_event
 from danube.model.tls import certified_broker
 from danube.peers import Peer, Peers
 from danube.peers.links import open_peers
-from danube.wire import DEFAULT_CODECS, Context, Method, Server, Service
+from danube.wire import DEFAULT_CODECS, Channel, Codec, Context, Method, Server, Service, connect_channel
 
 if TYPE_CHECKING:
     from danube.broker.access import AccessControl
@@ -82,6 +83,8 @@ __all__ = ["Broker", "Seams"]
 
 _log = logging.getLogger("danube.broker")
 
+_CONNECT_S: Final = 2.0
+"""How long a connection to another broker, for calls that are passed on, may take to be opened."""
 _FAREWELL_S: Final = 2.0
 """How long a broker that ends waits for the metadata."""
 
@@ -465,6 +468,47 @@ class Broker:
                 await ports.abort()  # before that on which its calls depend
                 raise
             nursery.cancel_scope.cancel()
+
+    # --- Calls for other brokers ---
+
+    @property
+    def own_address(self) -> str:
+        """Address at which other brokers reach this one."""
+        return self.peers.own.address
+
+    def running_addresses(self) -> list[str]:
+        """Return the addresses of all brokers that have a session."""
+        return [each.address for each in self.directory.membership.sessions.values.values()]
+
+    def known_brokers(self) -> list[str]:
+        """Return the names of all brokers of the cluster."""
+        return list(self.directory.membership.brokers.values)
+
+    def open_channel(self, address: str, codec: Codec) -> AbstractAsyncContextManager[Channel]:
+        """Connect to the client port of another broker, with TLS if the links have it."""
+        host, port = parse_address(address)
+        connect = self.runtime.seams.connect
+        limits = self.config.limits
+        return connect_channel(
+            host,
+            port,
+            limits,
+            connect=partial(connect, host, port) if connect is not None else None,
+            codec=codec,
+            connect_timeout_s=_CONNECT_S,
+            tls=self._ports.tls.for_links() if self._ports.tls is not None else None,
+        )
+
+    def detour(self, choose: Callable[[Method, Mapping[str, str]], Method]) -> None:
+        """Let a function choose what serves calls of foreign clients, by their headers."""
+        self._ports.client.detour = choose
+
+    async def prove(self, context: Context) -> None:
+        """Check the credential of a call that is passed on."""
+        if self._access is not None:
+            await self._access.gate.prove(context)
+        else:
+            await trio.lowlevel.checkpoint()
 
     # --- HTTP ---
 

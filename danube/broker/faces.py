@@ -37,7 +37,7 @@ from danube.wire.codec import Codec
 from danube.wire.service import Method, Service
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from danube.dispatch import Machine
     from danube.http._dialect import Dialect
@@ -173,6 +173,46 @@ class Served(Protocol):
             peer: address of the caller.
             path: of the call.
             reason: without secrets.
+        """
+        ...
+
+    @property
+    def own_address(self) -> str:
+        """Address at which other brokers reach this one: ``host:port``."""
+        ...
+
+    def running_addresses(self) -> Collection[str]:
+        """Return the addresses of all brokers of the cluster that have a session, as far as this one knows."""
+        ...
+
+    def known_brokers(self) -> Collection[str]:
+        """Return the names of all brokers of the cluster."""
+        ...
+
+    def open_channel(self, address: str, codec: Codec, /) -> AbstractAsyncContextManager[Any]:
+        """Connect to the client port of another broker, as the links do, but with the protocol of a codec.
+
+        The body gets a :class:`danube.wire.Channel`.
+
+        Raises:
+            ConnectionLostError: it cannot be reached.
+        """
+        ...
+
+    def detour(self, choose: Callable[[Method, Mapping[str, str]], Method], /) -> None:
+        """Let a function choose, by the headers of a call of a foreign client, what serves it on the client port.
+
+        What it chooses in place of the method is not judged: it must call :meth:`prove` first, and may pass the call on
+        to a broker that judges it, and nothing else.
+        """
+        ...
+
+    async def prove(self, context: Context, /) -> None:
+        """Check the credential of a call that is passed on without being judged; with security off there is none.
+
+        Raises:
+            UnauthenticatedError: it proves nothing.
+            UnavailableError: the metadata are not reachable, so that nothing new can be proven.
         """
         ...
 
@@ -366,6 +406,11 @@ class ServedConfig(Protocol):
     @property
     def advertised_address(self) -> str:
         """Address at which clients reach the broker; empty: that of its listener."""
+        ...
+
+    @property
+    def client_url(self) -> str:
+        """Address of a load balancer through which official clients reach all brokers; empty: there is none."""
         ...
 
     @property

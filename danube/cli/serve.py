@@ -96,6 +96,13 @@ def serve(
     join: Annotated[
         str | None, PlainOption(metavar="HOST:PORT", help="A broker of an existing cluster, which this one joins.")
     ] = None,
+    client_url: Annotated[
+        str | None,
+        PlainOption(
+            metavar="URL",
+            help="A load balancer in front of all brokers, for official Danube clients: they use nothing else.",
+        ),
+    ] = None,
     advertise: Annotated[
         str | None,
         PlainOption(metavar="HOST:PORT", help="Where other brokers, and their clients, reach this broker."),
@@ -175,6 +182,7 @@ def serve(
             "cluster": cluster,
             "peers": peers,
             "join": join,
+            "client_url": client_url,
             "advertise": advertise,
             "cluster_secret": cluster_secret,
             "insecure": insecure_wanted(insecure),

@@ -6,6 +6,8 @@ A face over the broker's operations, beside the native API on the same port::
     codec.py            protobuf messages on the wire
     errors.py           the statuses of our errors for official clients
     discovery.py        addresses of topics, and their partitions
+    proxy.py            proxy mode: calls that any broker relays to the owner, by their headers (routing.py)
+    relay.py            admin calls that are relayed to the owner
     producers.py        producers and their messages, one unary call each
     consumers.py        consumers, and their acknowledgements
     consumer_ids.py     the durable ids of consumers, and their rules (consumer_index.py)

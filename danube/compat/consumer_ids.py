@@ -14,19 +14,22 @@ that makes it subscribe again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from danube.compat.consumer_index import ConsumerIndex, ConsumerRecord, KnownConsumer, is_outdated
 from danube.metadata import MetadataStore, RowChange, Table, TableWriter
+from danube.metadata.table import decode_record
 from danube.model import Limits
 from danube.model.ids import TopicId
 
-__all__ = ["ConsumerIds"]
+__all__ = ["ConsumerIds", "find_topic"]
 
 _PREFIX: Final = "/compat/consumers/"
+_RECORD: Final = msgspec.msgpack.Decoder(ConsumerRecord)
 _DELETES_PER_TRANSACTION: Final = 100
 
 _LOOKS_PER_TURN: Final = 1_000
@@ -164,6 +167,24 @@ class ConsumerIds:
             finally:
                 for consumer in some:  # those that were removed are unknown by now
                     consumer.leaving = False
+
+
+async def find_topic(store: MetadataStore, brokers: Iterable[str], consumer_id: int) -> str | None:
+    """Return the topic of a consumer of any broker; None if no broker has stored the id.
+
+    Args:
+        store: the metadata store, which is asked for each broker.
+        brokers: the names of all brokers.
+        consumer_id: from a client.
+
+    Raises:
+        DanubeError: the store cannot answer, or has a record that does not decode.
+    """
+    for broker in brokers:
+        item = await store.get(f"{_PREFIX}{broker}/{_name(consumer_id)}")
+        if item is not None:
+            return decode_record(item, _RECORD.decode).topic
+    return None
 
 
 def _name(consumer_id: int) -> str:

@@ -1,7 +1,8 @@
 """``danube.Discovery``: the address of the broker that serves a topic, and the partitions of a topic.
 
 A lookup of a topic that another broker owns returns that broker's address. Of a topic of this broker it returns, unless
-an address is configured, the address that the caller used, which also works through a port mapping or a proxy.
+an address is configured, the address that the caller used, which also works through a port mapping or a proxy. In proxy
+mode (:mod:`danube.compat.proxy`) clients are told to connect to ``client_url``, whoever owns the topic.
 Addresses are URLs with a scheme and without a trailing slash, as required by official clients.
 """
 
@@ -97,7 +98,10 @@ class Discovery:
             OwnerAwayError: the topic waits for its owner; the client tries again.
         """
         validate_topic(request.topic)
+        client_url = self._broker.runtime.config.client_url
         kind, url = pb.TopicLookupResponse.Connect, broker_url(self._broker, context)
+        if client_url:  # the owner is named as other brokers know it: they relay the calls
+            url = url_of(self._broker.own_address, context.secure)
         try:
             await self._broker.directory.search(request.topic)
         except InvalidArgumentError as error:
@@ -109,7 +113,11 @@ class Discovery:
         except StorageUnavailableError:
             pass  # opening the topic says why it is not served
         return pb.TopicLookupResponse(
-            request_id=request.request_id, response_type=kind, connect_url=url, broker_url=url, proxy=False
+            request_id=request.request_id,
+            response_type=kind,
+            connect_url=url_of(client_url, context.secure) if client_url else url,
+            broker_url=url,
+            proxy=bool(client_url),
         )
 
     async def topic_partitions(self, request: pb.TopicLookupRequest, _context: Context) -> pb.TopicPartitionsResponse:

@@ -46,7 +46,7 @@ class CompatFace:
                 **Discovery(broker).service(),
                 **self.producers.service(),
                 **self.consumers.service(),
-                **HealthCheck(self.producers, self.consumers).service(),
+                **HealthCheck(broker, self.producers, self.consumers).service(),
                 **AuthService(broker).service(),
                 **storage_service(),
                 **schemas,
@@ -66,6 +66,10 @@ class CompatFace:
         self.producers.load()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.producers.run)
+            if self.broker.runtime.config.client_url:
+                from danube.compat.proxy import Proxy  # not imported without proxy mode
+
+                await nursery.start(Proxy(self.broker).run)
             await nursery.start(self.consumers.run)
             task_status.started()
 

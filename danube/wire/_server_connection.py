@@ -522,6 +522,8 @@ class ServerConnection:
                 raise CallRefusedError(refusal)
             if method is None:
                 raise UnimplementedError(f"method {event.path} does not exist on this port")
+            if self.server.detour is not None and codec is not MSGPACK:
+                method = self.server.detour(method, event.metadata)
         except DanubeError as exc:
             status, code, message, details = to_wire(exc)
             self.server.figures.call(event.path, known=method is not None).fail(status)

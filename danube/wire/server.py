@@ -73,6 +73,9 @@ class Server:
         """Where peers that speak HTTP/1 are sent; empty: nowhere."""
         self.draining = trio.Event()
         """Set when :meth:`drain` begins, for handlers of long streams."""
+        self.detour: Callable[[Method, Mapping[str, str]], Method] | None = None
+        """Chooses, by the headers of a call of a foreign client, what serves it instead of its method; None: nothing
+        does. It must not raise."""
         self.linger_s = LINGER_S
         """Seconds for which :meth:`drain` keeps connections of foreign clients open after their calls have ended."""
         # A dict, because the order of a set depends on addresses, so that runs could not be reproduced.

@@ -227,6 +227,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     advertised_address: str = ""
     """Where official Danube clients are told to connect: ``host:port``, or a URL with ``http://`` or ``https://``. By
     default they are told to keep the address that they connected to."""
+    client_url: str = ""
+    """Where official Danube clients reach all brokers of a cluster: ``host:port``, or a URL, of a load balancer or a
+    virtual address in front of them. Then they use nothing else, and whichever broker they reach relays their calls to
+    the owner of the topic (proxy mode), so that they survive its death. Native clients do not need it."""
     data_directory: str = "./danube-data"
     """Directory of the journal and the metadata; created if missing. Used by one broker at a time."""
     durability: Durability = Durability.DISK
@@ -549,6 +553,13 @@ def _check(config: BrokerConfig) -> None:
             raise ConfigurationError(f"http_allowed_hosts: {name!r} is no name of a host; leave out port and brackets")
     if config.advertised_address:
         parse_address(config.advertised_address.removeprefix("http://").removeprefix("https://").rstrip("/"))
+    if config.client_url:
+        try:
+            parse_address(config.client_url.removeprefix("http://").removeprefix("https://").rstrip("/"))
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"client_url = {config.client_url!r} is neither host:port nor a URL with http:// or https://"
+            ) from error
     if config.tls is not None:
         check_tls(config.tls)
     _check_cluster(config)

@@ -485,6 +485,14 @@ class Gate:
             limits=self._guard.limits,
         )
 
+    async def prove(self, context: Context) -> None:
+        """Check the credential of a call that this broker passes on without judging it.
+
+        Raises:
+            BadProofError, UncheckedProofError, UnavailableError: as :meth:`identify_key`.
+        """
+        await self._identified(context)
+
     async def identify_key(self, api_key: str, context: Context) -> Identity:
         """Return who has sent an API key in a request, where it counts as in the header of any other call.
 
