@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from danube.broker.access import AccessControl
     from danube.broker.metrics.collecting import Metrics
     from danube.broker.operations.security import SecurityOperations
+    from danube.broker.schemas.payloads import Payloads
     from danube.broker.schemas.service import SchemaService
     from danube.http import Request
     from danube.http.server import HttpServer
@@ -129,6 +130,7 @@ class Broker:
         self._pulse: Pulse
         self._reports: Reports
         self._schemas: Replica
+        self._looks_inside: Payloads | None = None
 
     # --- Life cycle ---
 
@@ -302,6 +304,7 @@ class Broker:
             marker.identity = catalogue.storage_identity(self._storage_names.stored(name))
         await catalogue.deletions.sweep_orphans()
         self._schemas = Replica(store, runtime.subjects)
+        runtime.subjects.payloads = self._payloads
         policies = PolicyBook(catalogue, config.policies)
         directory = self.directory = Directory(runtime, catalogue, policies)
         history = directory.history = History(
@@ -611,6 +614,16 @@ class Broker:
     def registry(self) -> SchemaService:
         """The schema registry; once the broker has started."""
         return self.operations.registry
+
+    def _payloads(self) -> Payloads:
+        """Return what opens batches for policies of schemas; made with the first of these."""
+        if self._looks_inside is None:
+            from danube.broker.schemas.payloads import Payloads  # most brokers leave payloads to clients
+
+            runtime = self.runtime
+            check = runtime.seams.payload_checker(runtime.start)
+            self._looks_inside = Payloads(self._schemas, check, runtime.limits.max_batch_bytes)
+        return self._looks_inside
 
     def _open_schemas(self, store: MetadataStore) -> SchemaService:
         from danube.broker.schemas.service import SchemaService  # most brokers have no schemas

@@ -24,6 +24,7 @@ from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.descriptors import fit_to_descriptors
 from danube.broker.runtime.log_output import LogOutput
 from danube.broker.runtime.process_memory import FreedMemory, collect_rarely, keep_large_buffers, process_usage
+from danube.broker.runtime.seams import PayloadCheckCall
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, exit_code
 from danube.model.log_events import log_event
@@ -74,6 +75,7 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker], output: LogOut
         random=random.Random(os.urandom(16)),
         process_usage=process_usage,
         checker=_checker,
+        payload_checker=_payload_checker,
     )
     reloading = [signal.SIGHUP] if config.tls is not None else []  # without TLS it ends the process, as always
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *reloading) as signals:
@@ -144,6 +146,12 @@ def _checker(start: Callable[..., None]) -> Callable[[Examination], Awaitable[Fi
     from danube.broker.schemas.checker import Checker  # most brokers have no schemas
 
     return Checker(start)
+
+
+def _payload_checker(start: Callable[..., None]) -> PayloadCheckCall:
+    from danube.broker.schemas.payloads import PayloadChecker  # most brokers do not check payloads
+
+    return PayloadChecker(start)
 
 
 def _shortage(error: BaseException) -> DanubeError | None:

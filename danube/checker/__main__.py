@@ -1,4 +1,4 @@
-"""The process: examines one schema after the other until its input ends. See :mod:`danube.checker`."""
+"""The process: answers one request after the other until its input ends. See :mod:`danube.checker`."""
 
 from __future__ import annotations
 
@@ -21,33 +21,42 @@ from danube.checker.messages import (
     length_of,
     refusal,
 )
+from danube.model.errors import InvalidSchemaError, SchemaPayloadError
 from danube.schema.examine import examine
+from danube.schema.payloads import PayloadChecks
 
 _NICE = 5
 """The broker comes first."""
 
 
-def _examined(data: bytes) -> tuple[Answer, bool]:
+def _answered(data: bytes, checks: PayloadChecks) -> tuple[Answer, bool]:
     """Return the answer to a request, and whether this process can go on."""
+    what: type[InvalidSchemaError | SchemaPayloadError] = InvalidSchemaError
     try:
         request = msgspec.msgpack.decode(data, type=Request)
-        return Answer(examine(request.examination, request.limits, compile_proto)), True
+        if request.examination is not None:
+            return Answer(examine(request.examination, request.limits, compile_proto)), True
+        what = SchemaPayloadError
+        if request.payloads is not None:
+            checks.check(request.payloads)
+        return Answer(None), True
     except MemoryError as error:
-        return refusal(error), False  # what is allocated may never be freed
-    except Exception as error:  # noqa: BLE001 - whatever a library raises for a hostile schema is the schema's fault
-        return refusal(error), True
+        return refusal(error, what), False  # what is allocated may never be freed
+    except Exception as error:  # noqa: BLE001 - whatever a library raises for hostile input is the input's fault
+        return refusal(error, what), True
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more, or their sender is gone."""
     answers.write(frame(READY))
     answers.flush()
+    checks = PayloadChecks(compile_proto)
     can_go_on = True
     while can_go_on and len(head := requests.read(HEAD_BYTES)) == HEAD_BYTES:
         data = requests.read(length_of(head))
-        # If the broker dies meanwhile, there is no one else to end an examination that takes too long.
+        # If the broker dies meanwhile, there is no one else to end a request that takes too long.
         signal.setitimer(signal.ITIMER_REAL, 2 * TIME_S)
-        answer, can_go_on = _examined(data)
+        answer, can_go_on = _answered(data, checks)
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
             answers.write(frame(answer))

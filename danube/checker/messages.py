@@ -1,4 +1,4 @@
-"""What the process that examines schemas is asked, and answers. Pure.
+"""What the process that examines schemas and payloads is asked, and answers. Pure.
 
 Messages are frames: the length in four bytes, big-endian, and a msgpack array. The process says once that it is ready,
 with an empty answer; then it answers each request.
@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
-from danube.model.errors import DanubeError, InvalidSchemaError, from_wire, to_wire
+from danube.model.errors import DanubeError, InvalidSchemaError, SchemaPayloadError, from_wire, to_wire
 from danube.schema.examine import Examination, Finding
 from danube.schema.limits import DEFAULT_LIMITS, SchemaLimits
+from danube.schema.payloads import PayloadCheck
 
 __all__ = [
     "HEAD_BYTES",
@@ -21,6 +22,7 @@ __all__ = [
     "TIME_S",
     "Answer",
     "Request",
+    "check_answer",
     "frame",
     "length_of",
     "outcome",
@@ -32,19 +34,20 @@ HEAD_BYTES: Final = 4
 MEMORY_BYTES: Final = 1 << 30
 """Address space of the process (RLIMIT_AS)."""
 TIME_S: Final = 10.0
-"""How long one examination may take; then the process is killed."""
+"""How long one request may take; then the process is killed."""
 _MOST_BYTES: Final = 256 << 20
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One examination."""
+    """One examination of a schema, or one check of payloads."""
 
-    examination: Examination
+    examination: Examination | None
     limits: SchemaLimits = DEFAULT_LIMITS
+    payloads: PayloadCheck | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The outcome of one examination: a finding, or an error."""
+    """The outcome of one request: a finding, nothing if payloads fit their schemas, or an error."""
 
     finding: Finding | None
     status: int = 0
@@ -56,13 +59,18 @@ READY: Final = Answer(None)
 """Says that the process is ready."""
 
 
-def refusal(error: BaseException) -> Answer:
-    """Return the answer for an examination that has failed."""
-    if isinstance(error, MemoryError | RecursionError):
-        error = InvalidSchemaError(f"the schema cannot be examined: {type(error).__name__}")
-    elif not isinstance(error, DanubeError):
-        # A library has failed in a way that its callers did not expect: with another schema it works.
-        error = InvalidSchemaError(f"the schema cannot be examined: {type(error).__name__}: {error}")
+def refusal(error: BaseException, what: type[InvalidSchemaError | SchemaPayloadError] = InvalidSchemaError) -> Answer:
+    """Return the answer for a request that has failed.
+
+    Args:
+        error: how.
+        what: the error to report for one that is none of Danube's: of a schema, or of payloads.
+    """
+    if not isinstance(error, DanubeError):
+        # A library has failed in a way that its callers did not expect: with another schema or payload it works.
+        text = "" if isinstance(error, MemoryError | RecursionError) else f": {error}"
+        it = "the schema cannot be examined" if what is InvalidSchemaError else "the payloads cannot be checked"
+        error = what(f"{it}: {type(error).__name__}{text}")
     status, code, message, _ = to_wire(error)
     return Answer(None, status, code, message)
 
@@ -76,6 +84,12 @@ def outcome(answer: Answer) -> Finding:
     if answer.finding is None:
         raise from_wire(answer.status, answer.code, answer.message)
     return answer.finding
+
+
+def check_answer(answer: Answer) -> None:
+    """Raise the error that the answer to a check of payloads has: DanubeError."""
+    if answer.status:
+        raise from_wire(answer.status, answer.code, answer.message)
 
 
 def frame(message: Request | Answer) -> bytes:

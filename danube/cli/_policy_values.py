@@ -7,6 +7,7 @@ Output can be used as input, with the same meaning. A name may be written with d
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -15,7 +16,7 @@ import msgspec
 
 from danube.cli._durations import parse_duration
 from danube.model.errors import ConfigurationError, InvalidArgumentError
-from danube.model.policies import Rate, Retention, SchemaValidation
+from danube.model.policies import Rate, Retention, SchemaFraming, SchemaPayloads, SchemaValidation
 
 __all__ = [
     "SUBSCRIPTION_POLICIES",
@@ -164,11 +165,15 @@ def _show_optional_duration(seconds: float) -> str:
     return _show_duration(seconds) if seconds else _NONE
 
 
-def _parse_validation(text: str) -> str:
-    known = [each.value for each in SchemaValidation]
-    if text not in known:
-        raise InvalidArgumentError(f"{text!r} is no validation of schemas; use one of: {', '.join(known)}")
-    return text
+def _one_of(choices: type[enum.StrEnum], what: str) -> Kind:
+    known = [each.value for each in choices]
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise InvalidArgumentError(f"{text!r} is no {what}; use one of: {', '.join(known)}")
+        return text
+
+    return Kind(parse, str)
 
 
 _COUNT: Final = Kind(_parse_count, str)
@@ -185,7 +190,9 @@ TOPIC_POLICIES: Final[Mapping[str, Kind]] = {
     "retention": Kind(_parse_retention, _show_retention),
     "publish_rate": _RATE,
     "dispatch_rate": _RATE,
-    "schema_validation": Kind(_parse_validation, str),
+    "schema_validation": _one_of(SchemaValidation, "validation of schemas"),
+    "schema_payloads": _one_of(SchemaPayloads, "place where payloads are checked"),
+    "schema_framing": _one_of(SchemaFraming, "framing of payloads"),
 }
 """Every field of :class:`danube.model.TopicPolicies`."""
 

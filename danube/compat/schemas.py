@@ -19,10 +19,9 @@ from danube.model.errors import (
     InvalidSchemaError,
     SchemaNotFoundError,
     SubjectNotFoundError,
-    UnimplementedError,
 )
 from danube.model.names import validate_topic
-from danube.model.policies import SchemaValidation
+from danube.model.policies import SchemaPayloads, SchemaValidation
 from danube.model.policy_api import ChangePolicies
 from danube.wire import Context, Service
 
@@ -217,15 +216,14 @@ class SchemaRegistry:
         Raises:
             InvalidArgumentError: the policy is unknown.
             SubjectNotFoundError, TopicNotFoundError: there is no such subject or topic.
-            UnimplementedError: payloads are to be validated by the broker.
         """
         topic, subject = request.topic_name, request.schema_subject
-        validation = _validation(request)
+        _policies(request)
         require_schema(subject)
         (await self._broker.registry.fresh()).versions(subject)
         operations = self._broker.operations
         await operations.topics.bind_subject(topic, subject)
-        await operations.policies.change(ChangePolicies(topic, {"schema_validation": validation.value}))
+        await operations.policies.change(ChangePolicies(topic, _policies(request)))
         return pb.ConfigureTopicSchemaResponse(success=True, message=f"{topic} has schema subject {subject}")
 
     async def update_validation(
@@ -237,14 +235,12 @@ class SchemaRegistry:
             InvalidArgumentError: the policy is unknown.
             TopicNotFoundError: there is no such topic.
             FailedPreconditionError: it has no subject.
-            UnimplementedError: payloads are to be validated by the broker.
         """
-        topic, validation = request.topic_name, _validation(request)
+        topic, changes = request.topic_name, _policies(request)
         if not self._record(topic).schema_subject:
             raise FailedPreconditionError(f"topic {topic!r} has no schema subject; configure one first")
-        changes = {"schema_validation": validation.value}
         await self._broker.operations.policies.change(ChangePolicies(topic, changes))
-        return pb.UpdateTopicValidationPolicyResponse(success=True, message=f"{topic}: {validation.value}")
+        return pb.UpdateTopicValidationPolicyResponse(success=True, message=f"{topic}: {changes['schema_validation']}")
 
     async def topic_config(
         self, request: pb.GetTopicSchemaConfigRequest, _context: Context
@@ -263,6 +259,7 @@ class SchemaRegistry:
         return pb.GetTopicSchemaConfigResponse(
             schema_subject=subject,
             validation_policy=(effective.schema_validation or SchemaValidation.NONE).value,
+            enable_payload_validation=effective.schema_payloads is SchemaPayloads.BROKER,
             schema_id=number,
         )
 
@@ -272,21 +269,21 @@ class SchemaRegistry:
         return catalogue.find(topic) or catalogue.locate(topic)[0]
 
 
-def _validation(
-    request: pb.ConfigureTopicSchemaRequest | pb.UpdateTopicValidationPolicyRequest,
-) -> SchemaValidation:
-    if request.enable_payload_validation:
-        raise UnimplementedError(
-            "the broker does not validate payloads, only the ids of their schemas: leave enable_payload_validation out;"
-            " clients with a schema validate what they send"
-        )
+def _policies(request: pb.ConfigureTopicSchemaRequest | pb.UpdateTopicValidationPolicyRequest) -> dict[str, str]:
+    """Return the policies that a request sets: both, since the requests cannot leave one out.
+
+    Raises:
+        InvalidArgumentError: the policy is unknown.
+    """
+    payloads = SchemaPayloads.BROKER if request.enable_payload_validation else SchemaPayloads.CLIENT
     try:
-        return SchemaValidation(request.validation_policy.lower())
+        validation = SchemaValidation(request.validation_policy.lower())
     except ValueError:
         known = ", ".join(each.value for each in SchemaValidation)
         raise InvalidArgumentError(
             f"unknown validation policy {request.validation_policy!r}; use one of: {known}"
         ) from None
+    return {"schema_validation": validation.value, "schema_payloads": payloads.value}
 
 
 def _proposal(subject: str, schema_type: str, definition: bytes) -> Proposal:

@@ -168,7 +168,8 @@ MISMATCHES: Final = _add(
     _A.PUBLISH,
     _C,
     "danube_publish_schema_mismatches_total",
-    "Messages taken though they name no schema of their topic's subject: the policy schema_validation is warn.",
+    "Messages taken though their batch names no schema of their topic's subject, or does not fit it: the policy"
+    " schema_validation is warn.",
 )
 PAUSED: Final = _add(
     _A.PUBLISH,

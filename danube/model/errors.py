@@ -366,7 +366,10 @@ class SchemaReferencedError(FailedPreconditionError):
 
 
 class SchemaMismatchError(FailedPreconditionError):
-    """A batch names no schema of its topic's subject, and the topic takes no others. Final: not to be sent again."""
+    """A batch names no schema of its topic's subject, or does not fit it, and the topic takes no others.
+
+    Final: not to be sent again.
+    """
 
     code = "schema-mismatch"
 

@@ -22,6 +22,8 @@ __all__ = [
     "ProducerAccess",
     "Rate",
     "Retention",
+    "SchemaFraming",
+    "SchemaPayloads",
     "SchemaValidation",
     "SubscriptionPolicy",
     "SubscriptionTraits",
@@ -64,6 +66,24 @@ class SchemaValidation(_Choice):
     """It is taken, counted and logged."""
     ENFORCE = "enforce"
     """It is refused."""
+
+
+class SchemaPayloads(_Choice):
+    """Who checks that payloads fit their schema."""
+
+    CLIENT = "client"
+    """Clients: the broker does not open batches for it."""
+    BROKER = "broker"
+    """The broker, for topics with a subject. What does not fit is treated as ``schema_validation`` says."""
+
+
+class SchemaFraming(_Choice):
+    """Where messages of a topic with a subject say which schema they have."""
+
+    NONE = "none"
+    """In the header of their batch only."""
+    CONFLUENT = "confluent"
+    """In the frame at the beginning of each payload, unless the header of the batch names a schema."""
 
 
 class SubscriptionType(_Choice):
@@ -237,6 +257,10 @@ class TopicPolicies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Each subscription of a topic or partition that has no rate of its own."""
     schema_validation: SchemaValidation | None = None
     """Whether batches must name a schema of the topic's subject; None: they need not."""
+    schema_payloads: SchemaPayloads | None = None
+    """Whether the broker checks payloads, too; None: it does not. Only with ``schema_validation``."""
+    schema_framing: SchemaFraming | None = None
+    """Whether payloads name their schema in a frame; None: they do not. Only with ``schema_validation``."""
 
     def over(self, lower: TopicPolicies) -> TopicPolicies:
         """Return these policies, completed by those of ``lower``."""

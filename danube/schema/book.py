@@ -23,6 +23,7 @@ Why concurrent changes of two brokers cannot conflict, although each condition c
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import uuid
 from bisect import bisect_left, insort
@@ -391,6 +392,17 @@ class Book:
         """
         record = self.schema(number)
         return Source(record.type, record.text, self._needs(record.references), record.message)
+
+    def decodable(self, number: int) -> Source:
+        """Return :meth:`source` in the form with which payloads are decoded: of protobuf the descriptor.
+
+        Raises:
+            SchemaNotFoundError: there is no schema with this number.
+        """
+        record, source = self.schema(number), self.source(number)
+        if not record.descriptor:
+            return source
+        return msgspec.structs.replace(source, text=base64.b64encode(record.descriptor).decode())
 
     def carriers(self, number: int, *, deleted: bool = False) -> list[tuple[str, int]]:
         """Return the sorted subjects and versions that have a schema."""

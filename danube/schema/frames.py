@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from danube.model.errors import SchemaPayloadError
 
-__all__ = ["Frame", "decode_frame", "encode_frame"]
+__all__ = ["Frame", "decode_frame", "encode_frame", "framed_numbers"]
 
 _MAGIC: Final = 0
 _HEAD_BYTES: Final = 5
@@ -75,6 +76,22 @@ def decode_frame(data: bytes, *, is_protobuf: bool) -> Frame:
             indexes.append(index)
         indexes = indexes or [0]
     return Frame(number, tuple(indexes), data[place:])
+
+
+def framed_numbers(payloads: Iterable[bytes], numbers: set[int]) -> int:
+    """Add the numbers in the frames of payloads to a set; return how many have one, up to the first that has none.
+
+    Of a frame only the magic byte and the number are looked at.
+    """
+    heads: set[bytes] = set()
+    count = 0
+    for payload in payloads:
+        if len(payload) < _HEAD_BYTES or payload[0] != _MAGIC:
+            break
+        heads.add(payload[1:_HEAD_BYTES])
+        count += 1
+    numbers.update(int.from_bytes(head, "big") for head in heads)
+    return count
 
 
 def _varint(value: int) -> bytes:

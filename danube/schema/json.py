@@ -313,6 +313,8 @@ _MOST_PAIRS: Final = 20_000
 
 _RECURSION: Final = Reason("RECURSION", "#", "the schema is recursive, and not compatible within the recursion")
 
+_ENDLESS: Final = Reason("RECURSION", "#", "the schema refers to itself without a step into the value")
+
 
 def _constraint_key(schema: dict[str, Any]) -> str:
     """Return the constraints of a schema, without annotations, as a dictionary key."""
@@ -327,8 +329,9 @@ class _Walk:
     """Proves that a reader's schema allows all values that a writer's allows, or collects reasons why not.
 
     A pair that occurs again while it is being compared is assumed to be compatible, unless an earlier walk has refuted
-    it. This is sound because each recursion goes one level deeper into the value. If the walk refutes a pair after it
-    has relied on it (:attr:`is_unsound`), its other results are invalid, and the caller starts another walk that knows
+    it. This is sound because such a recursion goes at least one level deeper into the value; one that does not, like
+    that of a definition that refers to itself in ``allOf``, proves nothing. If the walk refutes a pair after it has
+    relied on it (:attr:`is_unsound`), its other results are invalid, and the caller starts another walk that knows
     the refuted pair. Each simplification drops a constraint of the *writer's* schema, never one of the reader's.
     """
 
@@ -341,7 +344,9 @@ class _Walk:
         self._documents = (reader, writer)
         self._refuted = refuted
         self._known: dict[tuple[str, str], list[Reason]] = {}
-        self._open: set[tuple[str, str]] = set()
+        self._open: dict[tuple[str, str], int] = {}
+        """Pairs that are being compared, with the level of the value at which that began."""
+        self._level = 0
         self._relied_on: set[tuple[str, str]] = set()
         self.is_unsound = False
         self._pairs = 0
@@ -375,13 +380,15 @@ class _Walk:
         if known is not None:
             return known
         if pair in self._open:
+            if self._open[pair] == self._level:
+                return [_ENDLESS]
             if pair in self._refuted:
                 return [_RECURSION]
             self._relied_on.add(pair)
             return []
-        self._open.add(pair)
+        self._open[pair] = self._level
         found = self._known[pair] = self._followed(reader, writer, path)
-        self._open.discard(pair)
+        del self._open[pair]
         if found and pair not in self._refuted:
             self._refuted.add(pair)
             self.is_unsound = self.is_unsound or pair in self._relied_on
@@ -506,10 +513,10 @@ class _Walk:
                     changed = "CHANGED" if keyword in writer else "ADDED"
                     text = f"{path}: {keyword} {reader[keyword]!r} is required by the reader's schema only"
                     yield Reason(f"{keyword.upper()}_{changed}", f"{path}/{keyword}", text)
-        elif kind == "array":
-            yield from self._arrays(reader, writer, path)
         else:
-            yield from self._objects(reader, writer, path)
+            self._level += 1
+            yield from (self._arrays if kind == "array" else self._objects)(reader, writer, path)
+            self._level -= 1
 
     def _arrays(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
         if reader.get("uniqueItems") is True and writer.get("uniqueItems") is not True:

@@ -21,7 +21,16 @@ from danube.cli._policy_values import (
 from danube.cli._quota_values import QUOTAS, parse_quotas
 from danube.cli.app import app
 from danube.model.errors import InvalidArgumentError
-from danube.model.policies import Rate, Retention, SchemaValidation, SubscriptionPolicy, TopicPolicies, change_policy
+from danube.model.policies import (
+    Rate,
+    Retention,
+    SchemaFraming,
+    SchemaPayloads,
+    SchemaValidation,
+    SubscriptionPolicy,
+    TopicPolicies,
+    change_policy,
+)
 from danube.model.quotas import NamespaceQuota
 
 
@@ -122,6 +131,8 @@ _rates = st.builds(Rate, st.integers(0, 10**9).map(float) | st.floats(1e-9, 1e12
         publish_rate=st.none() | _rates,
         dispatch_rate=st.none() | _rates,
         schema_validation=st.none() | st.sampled_from(SchemaValidation),
+        schema_payloads=st.none() | st.sampled_from(SchemaPayloads),
+        schema_framing=st.none() | st.sampled_from(SchemaFraming),
     )
 )
 def test_shown_policy_values_can_be_typed_again(policies):

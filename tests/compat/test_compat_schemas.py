@@ -191,16 +191,36 @@ def test_a_topic_is_configured_by_tools(upstream: Upstream, topic: str, subject:
     number = register(upstream, subject, person("name")).schema_id
     fails("INVALID_ARGUMENT", lambda: configure(upstream, topic, subject, "always"), "always")
     fails("NOT_FOUND", lambda: configure(upstream, "/default/nothing", subject, "warn"), "/default/nothing")
-    fails(
-        "UNIMPLEMENTED",
-        lambda: configure(upstream, topic, subject, "enforce", enable_payload_validation=True),
-        "enable_payload_validation",
-    )
     assert config_of(upstream, topic) == ("", "none", 0), "none of these has changed it"
     assert configure(upstream, topic, subject, "ENFORCE").success
     assert config_of(upstream, topic) == (subject, "enforce", number)
     assert call(upstream, "UpdateTopicValidationPolicy", update).success
     assert config_of(upstream, topic) == (subject, "warn", number)
+
+
+def test_payloads_are_validated_by_the_broker(upstream: Upstream, topic: str, subject: str) -> None:
+    number = register(upstream, subject, person("name")).schema_id
+    sender = upstream.create(topic, schema_ref=api.SchemaReference(subject=subject)).producer_id
+
+    def validated() -> bool:
+        found = call(upstream, "GetTopicSchemaConfig", pb.GetTopicSchemaConfigRequest(topic_name=topic))
+        return found.enable_payload_validation
+
+    good, bad = b'{"name": "Ada"}', b'{"name": 1}'
+    assert not validated()
+    upstream.send(topic, sender, payload=bad, schema_id=number, schema_version=1)
+    assert configure(upstream, topic, subject, "enforce", enable_payload_validation=True).success
+    assert validated()
+    upstream.send(topic, sender, payload=good, schema_id=number, schema_version=1)
+    fails(
+        "FAILED_PRECONDITION",
+        lambda: upstream.send(topic, sender, payload=bad, schema_id=number, schema_version=1),
+        "message 0 of the batch does not fit schema",
+    )
+    update = pb.UpdateTopicValidationPolicyRequest(topic_name=topic, validation_policy="enforce")
+    assert call(upstream, "UpdateTopicValidationPolicy", update).success
+    assert not validated(), "the request cannot leave it out"
+    upstream.send(topic, sender, payload=bad, schema_id=number, schema_version=1)
 
 
 def test_messages_have_the_ids_that_they_were_sent_with(upstream: Upstream, topic: str, subject: str) -> None:

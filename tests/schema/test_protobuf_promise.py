@@ -29,6 +29,9 @@ def field(random: Random, message: DescriptorProto, number: int, syntax: str) ->
     if roll < 0.2:
         made.type, made.type_name = F.TYPE_MESSAGE, random.choice((".M", ".N"))
     elif roll < 0.3:
+        kept = [each for each in message.nested_type if each.name != f"F{number}Entry"]  # of a field that was deleted
+        del message.nested_type[:]
+        message.nested_type.extend(kept)
         entry = message.nested_type.add(name=f"F{number}Entry")
         entry.options.map_entry = True
         entry.field.add(name="key", number=1, label=F.LABEL_OPTIONAL, type=F.TYPE_STRING)

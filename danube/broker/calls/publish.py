@@ -96,7 +96,7 @@ class PublishStream:
         rule = self._intake.schema_rule
         if rule is not None:
             part = _part(message)
-            if rule.asks_for(part):
+            if rule.waits_for(part):
                 return False
         if not self._intake.try_admit(len(message.data)):
             return False
@@ -107,8 +107,9 @@ class PublishStream:
         """Take a batch when the journal has room for it; later batches queue behind it."""
         self._waiting = True
         try:
-            if self._intake.schema_rule is not None:
-                await self._learn_schema(message)
+            rule = self._intake.schema_rule
+            if rule is not None and rule.waits_for(part := _part(message)):
+                await self._intake.examine(part, check_part(part))
             await self._intake.admit(len(message.data))
         except DanubeError as error:
             self._take(message, error)
@@ -116,12 +117,6 @@ class PublishStream:
             self._take(message)
         finally:
             self._waiting = False
-
-    async def _learn_schema(self, message: Message) -> None:
-        rule = self._intake.schema_rule
-        number = rule.asks_for(_part(message)) if rule is not None else 0
-        if rule is not None and number:
-            await rule.learn(number)
 
     def _take(self, message: Message, not_admitted: DanubeError | None = None, part: bytes | None = None) -> None:
         if self._ended:

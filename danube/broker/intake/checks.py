@@ -10,7 +10,7 @@ from danube.model.errors import InvalidArgumentError, LimitExceededError, Messag
 if TYPE_CHECKING:
     from danube.model.limits import Limits
 
-__all__ = ["Bounded", "check_batch"]
+__all__ = ["Bounded", "check_batch", "has_size"]
 
 
 class Bounded(Protocol):
@@ -33,6 +33,15 @@ class Bounded(Protocol):
 
 _RESERVED_FLAGS: Final = BatchFlags.COMPOSITE | BatchFlags.SLICE
 _LAST_CODEC: Final = max(Codec)
+
+
+def has_size(limits: Limits, header: BatchHeader, part: bytes) -> bool:
+    """Whether a batch is within the limits on batches, so that it may be opened."""
+    return (
+        len(part) <= limits.max_batch_bytes
+        and header.unpacked_size <= limits.max_batch_bytes
+        and header.record_count <= limits.max_batch_records
+    )
 
 
 def check_batch(intake: Bounded, limits: Limits, header: BatchHeader, part: bytes) -> None:

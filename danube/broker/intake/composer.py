@@ -102,7 +102,7 @@ class Composer:
         """Append batches as the publish rate and the journal permit."""
         while (batch := self._first()) is not None:
             try:
-                await self._intake.learn_schema(batch.header)
+                await self._intake.examine(batch.part, batch.header)
                 await self._intake.admit(len(batch.part))
             except DanubeError as error:
                 self._refuse(self._packing.closed.popleft(), error)
@@ -111,9 +111,9 @@ class Composer:
         self._waiting = False
 
     def _asks(self, batch: PackedBatch) -> bool:
-        """Whether the metadata are to be asked for the schema of a batch, before it is appended."""
+        """Whether a batch is to be examined before it is appended."""
         rule = self._intake.schema_rule
-        return rule is not None and rule.asks(batch.header.schema_id)
+        return rule is not None and rule.waits_for(batch.part)
 
     def refuse(self, error: DanubeError) -> None:
         """Refuse the waiting batches; :meth:`wait` was cancelled."""

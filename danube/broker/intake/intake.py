@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from danube.broker.intake.checks import has_size
 from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.roster import Roster
 from danube.broker.intake.senders import Sender, Waiter
@@ -47,7 +48,7 @@ from danube.model.errors import (
 )
 from danube.model.ids import NO_PRODUCER_EPOCH, Offset, ProducerId, TopicId
 from danube.model.limits import MIB
-from danube.model.policies import SchemaValidation
+from danube.model.policies import SchemaFraming, SchemaPayloads, SchemaValidation
 
 if TYPE_CHECKING:
     from danube.broker.intake.schema_rule import KnownSchemas, SchemaRule
@@ -143,7 +144,8 @@ class Intake:
         accepted_bytes: of batches that were accepted.
         settled_messages: messages that have reached their durability.
         refused_messages: messages that have not, by the code of the error.
-        mismatched_messages: messages of batches that were taken though they name no schema of the topic's subject.
+        mismatched_messages: messages of batches that were taken though they name no schema of the topic's subject, or
+            do not fit it.
     """
 
     def __init__(
@@ -219,7 +221,13 @@ class Intake:
         if schemas is not None and validation is not None and validation is not SchemaValidation.NONE:
             from danube.broker.intake.schema_rule import SchemaRule  # most brokers have no schemas
 
-            self.schema_rule = SchemaRule(self._topic.name, schemas, validation)
+            self.schema_rule = SchemaRule(
+                self._topic.name,
+                schemas,
+                validation,
+                policies.values.schema_payloads or SchemaPayloads.CLIENT,
+                policies.values.schema_framing or SchemaFraming.NONE,
+            )
 
     def check_schema(self, header: BatchHeader) -> None:
         """Check that a batch names a schema of the topic's subject, if the policies ask for that.
@@ -228,18 +236,26 @@ class Intake:
             SchemaMismatchError: it does not.
         """
         if self.schema_rule is not None and not self.schema_rule.check(header):
-            self.mismatched_messages += header.record_count
-            self._figures.mismatches += header.record_count
+            self._note_mismatch(header)
 
-    async def learn_schema(self, header: BatchHeader) -> None:
-        """Ask the metadata for the schema of a batch before it is checked, if it is not known.
+    async def examine(self, part: bytes, header: BatchHeader) -> None:
+        """Do what the schema rule has to do before a batch is checked; see :meth:`SchemaRule.examine`.
+
+        Args:
+            part, header: the batch; its checksum is right. One that is too large is left to :func:`check_batch`.
 
         Raises:
-            DanubeError: the metadata do not answer, and the batch must not be taken without their answer.
+            SchemaMismatchError: a payload is not as the policies say.
+            DanubeError: the metadata do not answer, or payloads cannot be checked, and the batch must not be taken
+                without that.
         """
         rule = self.schema_rule
-        if rule is not None and rule.asks(header.schema_id):
-            await rule.learn(header.schema_id)
+        if rule is not None and has_size(self._limits, header, part) and not await rule.examine(part, header):
+            self._note_mismatch(header)
+
+    def _note_mismatch(self, header: BatchHeader) -> None:
+        self.mismatched_messages += header.record_count
+        self._figures.mismatches += header.record_count
 
     async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
         """Open or resume a producer's session; return when that is durable. Attach next, without an await in between.

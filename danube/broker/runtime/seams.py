@@ -9,7 +9,7 @@ import logging
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -29,8 +29,6 @@ from danube.peers.secret import read_secret
 from danube.storage import StorageBackend, open_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from danube.metrics.process import ProcessFigures
     from danube.peers.links import Connect
     from danube.schema.examine import Examination, Finding
@@ -168,6 +166,10 @@ def _read_process() -> ProcessFigures | None:
     return read_process()
 
 
+PayloadCheckCall = Callable[[bytes, int, Collection[int], bool, Callable[[int], Any]], Awaitable[None]]
+"""Checks the payloads of a batch: :data:`danube.broker.schemas.payloads.Check`."""
+
+
 def _examine_here(_start: object) -> Callable[[Examination], Awaitable[Finding]]:
     from danube.checker.compiling import compile_proto  # most brokers have no schemas
     from danube.schema.examine import examine
@@ -177,6 +179,22 @@ def _examine_here(_start: object) -> Callable[[Examination], Awaitable[Finding]]
         return examine(examination, compile_proto=compile_proto)
 
     return examined
+
+
+def _check_payloads_here(_start: object) -> PayloadCheckCall:
+    from danube.checker.compiling import compile_proto  # most brokers have no schemas
+    from danube.schema.payloads import PayloadCheck, PayloadChecks
+
+    checks = PayloadChecks(compile_proto)
+
+    async def checked(
+        part: bytes, max_unpacked_bytes: int, numbers: Collection[int], is_framed: bool, source_of: Callable[[int], Any]
+    ) -> None:
+        await trio.lowlevel.checkpoint()
+        new = tuple((number, source_of(number)) for number in sorted(numbers))
+        checks.check(PayloadCheck(part, max_unpacked_bytes, is_framed, new, forgets=True))
+
+    return checked
 
 
 class InThread(Protocol):
@@ -230,6 +248,8 @@ class Seams(NamedTuple):
     checker: Callable[[Callable[..., None]], Callable[[Examination], Awaitable[Finding]]] = _examine_here
     """Makes what parses and compares schemas, from a function that starts a task of the broker. The default works
     within this process, for trusted schemas; a broker that serves strangers has a process for it."""
+    payload_checker: Callable[[Callable[..., None]], PayloadCheckCall] = _check_payloads_here
+    """Makes what checks the payloads of batches, likewise; see :data:`danube.broker.schemas.payloads.Check`."""
     in_thread: InThread = _in_thread
     """Runs what blocks and belongs to no other seam: imports, checks of this machine."""
     process_usage: Callable[[], tuple[int, float]] = lambda: (0, 0.0)

@@ -240,7 +240,7 @@ class Stages:
         header = check_part(request.part)
         if header.producer_id or header.producer_epoch or header.base_sequence:
             raise InvalidArgumentError("a staged batch has no producer and sequence yet; leave them 0")
-        await intake.learn_schema(header)
+        await intake.examine(request.part, header)
         check_batch(intake, self._limits, header, request.part)
         return header
 

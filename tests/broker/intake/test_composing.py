@@ -44,9 +44,9 @@ class FakeIntake:
         self._free = trio.Event()
         self.schema_rule: SchemaRule | None = None
 
-    async def learn_schema(self, header: BatchHeader) -> None:
-        if self.schema_rule is not None and self.schema_rule.asks(header.schema_id):
-            await self.schema_rule.learn(header.schema_id)
+    async def examine(self, part: bytes, header: BatchHeader) -> None:
+        if self.schema_rule is not None:
+            await self.schema_rule.examine(part, header)
 
     def try_admit(self, size: int) -> bool:
         if self.admission is not None:

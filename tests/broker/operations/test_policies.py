@@ -29,7 +29,7 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from danube.model.policies import SchemaValidation
+from danube.model.policies import SchemaFraming, SchemaPayloads, SchemaValidation
 
 pytestmark = pytest.mark.virtual
 
@@ -47,6 +47,8 @@ EVERYTHING: dict[str, Any] = {
     "publish_rate": Rate(1000.0, 1e6),
     "dispatch_rate": Rate(bytes_per_s=1e6),
     "schema_validation": SchemaValidation.WARN,
+    "schema_payloads": SchemaPayloads.BROKER,
+    "schema_framing": SchemaFraming.CONFLUENT,
 }
 
 assert set(EVERYTHING) == set(TopicPolicies.__struct_fields__)

@@ -18,7 +18,7 @@ import trio
 import trio.testing
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from danube.broker.schemas import checker as module
+from danube.broker.schemas import child as module
 from danube.broker.schemas.checker import MOST_WAITING, Checker
 from danube.checker.messages import MEMORY_BYTES, READY, Answer, frame, length_of, outcome, refusal
 from danube.model.errors import CallRefusedError, DanubeError, InvalidSchemaError, SchemaTooLargeError
@@ -111,7 +111,7 @@ async def test_hostile_pairs_end_with_an_answer_in_time() -> None:
             for other in (bomb, wide, loop):
                 with suppress(InvalidSchemaError, SchemaTooLargeError):
                     assert (await checker(examination(one, other, level=Level.FULL))).basis[0] is Level.FULL
-        checker._time_s = 60.0
+        checker._helper.time_s = 60.0
         assert (await checker(examination(GOOD))).name == ""
 
 
@@ -189,7 +189,7 @@ def scripted(tmp_path: Path, body: str) -> Callable[[], Any]:
 
     async def opened() -> Any:
         process = await trio.lowlevel.open_process([sys.executable, str(script)], stdin=-1, stdout=-1)
-        return module._Child(process)
+        return module.Child(process)
 
     return opened
 

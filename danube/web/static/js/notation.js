@@ -55,12 +55,15 @@ function count(text) {
   return Number(text);
 }
 
-function validation(text) {
-  if (!VALIDATIONS.includes(text.trim())) throw new Error(`${JSON.stringify(text)} is none of ${VALIDATIONS.join(", ")}`);
-  return text.trim();
-}
+const oneOf = (...known) => ({
+  parse(text) {
+    if (!known.includes(text.trim())) throw new Error(`${JSON.stringify(text)} is none of ${known.join(", ")}`);
+    return text.trim();
+  },
+  show: String,
+  hint: known.join(", "),
+});
 
-const VALIDATIONS = ["none", "warn", "enforce"];
 const COUNT = { parse: count, show: String, hint: "a number" };
 
 /** All policies of topics, in the order in which they are shown: what they mean, and how values are written. */
@@ -74,7 +77,9 @@ export const POLICIES = {
   max_consumers: { ...COUNT, means: "connected to one partition, of all subscriptions" },
   max_consumers_per_subscription: { ...COUNT, means: "connected to one partition" },
   max_subscriptions: { ...COUNT, means: "of one partition" },
-  schema_validation: { parse: validation, show: String, hint: VALIDATIONS.join(", "), means: "whether batches must name a schema of the topic's subject" },
+  schema_validation: { ...oneOf("none", "warn", "enforce"), means: "whether batches must name a schema of the topic's subject" },
+  schema_payloads: { ...oneOf("client", "broker"), means: "who checks that payloads fit their schema, with schema_validation" },
+  schema_framing: { ...oneOf("none", "confluent"), means: "whether payloads name their schema in a frame of Confluent's" },
 };
 
 /** The name of a policy on the command line. */
