@@ -301,7 +301,20 @@ class ServedRegistry(Protocol):
         ...
 
     async def fresh(self) -> Book:
-        """Return :meth:`current`; while the metadata do not answer, the registry as this broker knows it."""
+        """Return :meth:`current`; while the metadata do not answer, the registry as this broker knows it.
+
+        For lists, and what may be incomplete.
+        """
+        ...
+
+    async def read(self, query: Callable[[Book], _T]) -> _T:
+        """Answer a query from :meth:`fresh`.
+
+        Raises:
+            NotFoundError: raised by the query: the registry does not have it.
+            UnavailableError: it is missing here, and the metadata do not answer.
+            DanubeError: the query raised it.
+        """
         ...
 
     async def find(self, query: Callable[[Book], _T]) -> _T:
@@ -335,6 +348,7 @@ class ServedRegistry(Protocol):
 
         Raises:
             SubjectNotFoundError: the subject has no versions.
+            UnavailableError: none is known here, and the metadata do not answer.
             InvalidSchemaError, SchemaTooLargeError: the schema is invalid, or exceeds a limit.
         """
         ...

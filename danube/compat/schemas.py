@@ -106,9 +106,12 @@ class SchemaRegistry:
         Raises:
             SubjectNotFoundError: it has none.
         """
-        book = await self._broker.registry.fresh()
-        entry = book.entry(request.subject)
-        return _shown(book, entry, entry.subject_number)
+
+        def latest(book: Book) -> pb.GetSchemaResponse:
+            entry = book.entry(request.subject)
+            return _shown(book, entry, entry.subject_number)
+
+        return await self._broker.registry.read(latest)
 
     async def list_versions(self, request: pb.ListVersionsRequest, _context: Context) -> pb.ListVersionsResponse:
         """List the versions of a subject, in order.
@@ -116,7 +119,7 @@ class SchemaRegistry:
         Raises:
             SubjectNotFoundError: it has none.
         """
-        entries = (await self._broker.registry.fresh()).entries(request.subject)
+        entries = await self._broker.registry.read(lambda book: book.entries(request.subject))
         return pb.ListVersionsResponse(
             versions=[
                 pb.SchemaVersionInfo(
@@ -162,7 +165,7 @@ class SchemaRegistry:
         mode = request.compatibility_mode if request.HasField("compatibility_mode") else ""
         level = parse_level(mode) if mode else None
         proposal = _proposal(request.subject, request.schema_type, request.new_schema_definition)
-        (await registry.fresh()).versions(request.subject)
+        await registry.read(lambda book: book.versions(request.subject))
         finding = await registry.check(proposal, None, level)
         return pb.CheckCompatibilityResponse(
             is_compatible=not finding.objections, errors=[str(each) for each in finding.objections]
@@ -220,7 +223,7 @@ class SchemaRegistry:
         topic, subject = request.topic_name, request.schema_subject
         _policies(request)
         require_schema(subject)
-        (await self._broker.registry.fresh()).versions(subject)
+        await self._broker.registry.read(lambda book: book.versions(subject))
         operations = self._broker.operations
         await operations.topics.bind_subject(topic, subject)
         await operations.policies.change(ChangePolicies(topic, _policies(request)))
@@ -255,7 +258,8 @@ class SchemaRegistry:
         number = 0
         if subject:
             with suppress(SubjectNotFoundError):  # all its versions were deleted permanently
-                number = (await self._broker.registry.fresh()).entry(subject, deleted=True).subject_number
+                entry = await self._broker.registry.read(lambda book: book.entry(subject, deleted=True))
+                number = entry.subject_number
         return pb.GetTopicSchemaConfigResponse(
             schema_subject=subject,
             validation_policy=(effective.schema_validation or SchemaValidation.NONE).value,

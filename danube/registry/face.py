@@ -176,7 +176,7 @@ async def _value(registry: ServedRegistry, route: Route, call: Call) -> Any:
     if isinstance(handler, Reads):
         if handler.stable:  # only what is missing needs a question to the metadata
             return await registry.find(lambda book: handler.answer(book, call))
-        return handler.answer(await registry.fresh(), call)
+        return await registry.read(lambda book: handler.answer(book, call))
     if isinstance(handler, Changes):
         value, _ = await registry.change_with(lambda book: handler.prepare(book, call))
         return value

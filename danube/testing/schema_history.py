@@ -264,7 +264,8 @@ class SchemaHistory:
                 what = f"version {miss.wanted} of {miss.subject}"
                 if not miss.deleted and self._may_be_deleted(miss.subject, miss.wanted, miss.end):
                     continue
-            if since < miss.start:
+            # A caller that reads at once what it was told begins in the same moment of virtual time.
+            if since <= miss.start:
                 self.violation(
                     f"S4: {miss.where} says at {miss.end:.6f} that there is no {what}, which was there at {since:.6f}"
                 )

@@ -42,6 +42,9 @@ class MemoryRegistry:
 
     fresh = current
 
+    async def read(self, query: Callable[[Book], Any]) -> Any:
+        return query(self.book)
+
     async def find(self, query: Callable[[Book], Any]) -> Any:
         return query(await self.current())
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 import pytest
 
+from danube.broker.schemas.replica import Replica
 from danube.broker.schemas.service import SchemaService
 from danube.schema.book import Book, Change
 from danube.schema.records import NEXT, NUMBERS
@@ -21,6 +23,7 @@ MOST_SEEDS = 60
 STORM_S = 4.0
 KIND = "cluster-schemas"
 
+T = TypeVar("T")
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -52,16 +55,27 @@ def delete_for_good_at_once(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def answer_misses_as_they_are_known(patch: pytest.MonkeyPatch) -> None:
+    """Says that a schema does not exist, without asking the metadata whether this broker has heard of everything."""
+
+    async def find(self: Replica, query: Callable[[Book], T]) -> T:
+        return query(self.book)
+
+    patch.setattr(Replica, "find", find)
+
+
 SCHEMA_PLANTS: tuple[Plant, ...] = (
     take_numbers_unconditionally,
     accept_what_is_not_compatible,
     delete_for_good_at_once,
+    answer_misses_as_they_are_known,
 )
 
 SCHEMA_FOUND_BY: dict[str, tuple[int, str]] = {
     "take_numbers_unconditionally": (0, "S1: number 6 is r0x1 and r0x2"),
     "accept_what_is_not_compatible": (1, "S5: h4 accepts for /default/firm-value what is not compatible"),
     "delete_for_good_at_once": (0, "S6: hot: h1 tells nothing as version 1 of /default/orders-value, not 7"),
+    "answer_misses_as_they_are_known": (0, "S4: h3 says at 2.594162 that there is no number 20, which was there at"),
 }
 """The first seed that finds a bug, and what its world says first."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -64,8 +65,11 @@ class SchemaOperations:
         Raises:
             SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
         """
-        book = await self._service.fresh()
-        return _version(book, book.entry(request.subject, request.version, deleted=request.deleted))
+
+        def shown(book: Book) -> native.SchemaInfo:
+            return _version(book, book.entry(request.subject, request.version, deleted=request.deleted))
+
+        return await self._service.read(shown)
 
     async def find(self, request: native.FindSchema) -> native.SchemaInfo:
         """Return the version of a subject that has the same content.
@@ -104,38 +108,10 @@ class SchemaOperations:
         Raises:
             SubjectNotFoundError: there is no such subject, and no settings for it.
         """
-        book = await self._service.fresh()
-        name = request.subject
-        own = _settings(book.own_settings(name or None))
-        if not name:
-            return native.SubjectInfo("", 0, [], own, _effective(book, ""))
-        try:
-            entries = book.entries(name, deleted=request.deleted)
-        except SubjectNotFoundError:
-            if own == native.SchemaSettings():
-                raise
-            entries = []
-        return native.SubjectInfo(
-            name,
-            entries[0].subject_number if entries else 0,
-            [
-                native.VersionRow(
-                    each.version.version,
-                    each.number,
-                    each.schema.type.value,
-                    each.version.created_ms,
-                    each.version.created_by,
-                    each.version.description,
-                    list(each.version.tags),
-                    each.version.is_deleted,
-                    book.referrers(name, each.version.version),
-                )
-                for each in entries
-            ],
-            own,
-            _effective(book, name),
-            await self._bound_topics(name),
-        )
+        found = await self._service.read(partial(_shown, name=request.subject, deleted=request.deleted))
+        if request.subject:
+            found.topics = await self._bound_topics(request.subject)
+        return found
 
     async def _bound_topics(self, *subjects: str) -> list[str]:
         """Return some topics with one of the subjects that the caller may see."""
@@ -225,7 +201,7 @@ class SchemaOperations:
         """
         if request.schema_subject:
             require_schema(request.schema_subject)
-            (await self._service.fresh()).entries(request.schema_subject)
+            await self._service.read(lambda book: book.entries(request.schema_subject))
         await self._topics.bind_subject(request.topic, request.schema_subject)
         return api.Done()
 
@@ -307,6 +283,39 @@ def _row(book: Book, name: str) -> native.SubjectRow | None:
         len(live),
         book.level(name).value,
         book.mode(name).value,
+    )
+
+
+def _shown(book: Book, *, name: str, deleted: bool) -> native.SubjectInfo:
+    """Return a subject, without its topics; or the settings of the registry."""
+    own = _settings(book.own_settings(name or None))
+    if not name:
+        return native.SubjectInfo("", 0, [], own, _effective(book, ""))
+    try:
+        entries = book.entries(name, deleted=deleted)
+    except SubjectNotFoundError:
+        if own == native.SchemaSettings():
+            raise
+        entries = []
+    return native.SubjectInfo(
+        name,
+        entries[0].subject_number if entries else 0,
+        [
+            native.VersionRow(
+                each.version.version,
+                each.number,
+                each.schema.type.value,
+                each.version.created_ms,
+                each.version.created_by,
+                each.version.description,
+                list(each.version.tags),
+                each.version.is_deleted,
+                book.referrers(name, each.version.version),
+            )
+            for each in entries
+        ],
+        own,
+        _effective(book, name),
     )
 
 

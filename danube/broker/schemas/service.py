@@ -19,7 +19,7 @@ import trio
 from danube.broker.runtime.named_locks import NamedLocks
 from danube.broker.schemas.replica import CHANGES, Replica
 from danube.metadata import Condition, Delete, MetadataStore, Put
-from danube.model.errors import DanubeError, LimitExceededError, MetadataConflictError, UnavailableError
+from danube.model.errors import DanubeError, LimitExceededError, MetadataConflictError, NotFoundError, UnavailableError
 from danube.schema.book import Book, Change, Entry, Proposal, Registered
 from danube.schema.examine import Examination, Finding
 from danube.schema.modes import Level, Policy
@@ -85,13 +85,37 @@ class SchemaService:
         return await self._replica.current()
 
     async def fresh(self) -> Book:
-        """Return :meth:`current`; while the metadata do not answer, the registry as this broker knows it."""
+        """Return :meth:`current`; while the metadata do not answer, the registry as this broker knows it.
+
+        For lists, and what may be incomplete. That something is missing does not follow from it: see :meth:`read`.
+        """
+        book, _ = await self._as_known()
+        return book
+
+    async def read(self, query: Callable[[Book], T]) -> T:
+        """Answer a query from :meth:`fresh`.
+
+        Raises:
+            NotFoundError: raised by the query: the registry does not have it.
+            UnavailableError: it is missing here, and the metadata do not answer.
+            DanubeError: the query raised it.
+        """
+        book, unanswered = await self._as_known()
         try:
-            return await self._replica.current()
+            return query(book)
+        except NotFoundError as error:
+            if unanswered is None:
+                raise
+            raise _unknown(error.message, unanswered) from error
+
+    async def _as_known(self) -> tuple[Book, DanubeError | None]:
+        """Return the registry, and why it may not be current; None: it is."""
+        try:
+            return await self._replica.current(), None
         except DanubeError as error:
             if not error.retryable:
                 raise
-        return self._replica.book
+            return self._replica.book, error
 
     async def find(self, query: Callable[[Book], T]) -> T:
         """Answer a query from the replica; if that raises NotFoundError, again from a current one.
@@ -135,25 +159,37 @@ class SchemaService:
             SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
             InvalidSchemaError, SchemaTooLargeError: as :meth:`examine`.
         """
-        book = await self.fresh()
-        if version is None:
-            return await self.examine(book.examination(proposal, level))
-        return await self.examine(book.examination_with(proposal, version, level))
+
+        def examination(book: Book) -> Examination:
+            if version is None:
+                return book.examination(proposal, level)
+            return book.examination_with(proposal, version, level)
+
+        return await self.examine(await self.read(examination))
 
     async def lookup(self, proposal: Proposal, *, deleted: bool = False) -> Entry | None:
         """Return the version of the proposal's subject that has the same content; None: no version has it.
 
         Raises:
             SubjectNotFoundError: the subject has no versions.
+            UnavailableError: none is known here, and the metadata do not answer.
             InvalidSchemaError, SchemaTooLargeError: as :meth:`examine`.
         """
-        book = await self.fresh()
+        book, unanswered = await self._as_known()
         same = book.same_text(proposal, deleted=deleted)
         if same is not None:
             return same
-        book.versions(proposal.subject, deleted=deleted)  # a subject that does not exist costs no examination
+        try:
+            book.versions(proposal.subject, deleted=deleted)  # a subject that does not exist costs no examination
+        except NotFoundError as error:
+            if unanswered is None:
+                raise
+            raise _unknown(error.message, unanswered) from error
         finding = await self.examine(book.examination(proposal, Level.NONE))
-        return book.find(proposal, finding, deleted=deleted)
+        found = book.find(proposal, finding, deleted=deleted)
+        if found is None and unanswered is not None:
+            raise _unknown(f"subject {proposal.subject!r} has no version with this content", unanswered)
+        return found
 
     # --- Changing
 
@@ -282,3 +318,10 @@ class SchemaService:
             item = await self._store.get(key)
             return item is not None and item.value == value
         return await self._store.get(change.deletes[0]) is None
+
+
+def _unknown(missing: str, unanswered: DanubeError) -> UnavailableError:
+    return UnavailableError(
+        f"this broker knows no more than that {missing}, and the metadata, which may have it, do not answer:"
+        f" {unanswered.message}; try again"
+    )

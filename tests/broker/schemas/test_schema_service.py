@@ -222,6 +222,34 @@ async def test_reading_goes_on_while_the_metadata_do_not_answer_and_changes_fail
         assert (await a.service.register(fixed(1))).is_new is False
 
 
+async def test_what_is_missing_here_is_unavailable_while_the_metadata_do_not_answer() -> None:
+    async with brokers(2) as (a, b):
+        await b.service.register(fixed(1))
+        await deafen(b, a)
+        made = await a.service.register(fixed(2))
+        await a.service.register(fixed(1, "other"))
+        b.store.refuse = 1.0
+        service = b.service
+        assert (await service.read(lambda book: book.entry(SUBJECT, 1))).version.version == 1
+        assert (await service.lookup(fixed(1))) is not None
+        for ask in (
+            lambda: service.schema(made.number),
+            lambda: service.read(lambda book: book.entry(SUBJECT, made.version)),
+            lambda: service.read(lambda book: book.entries("other")),
+            lambda: service.lookup(fixed(2)),
+            lambda: service.lookup(fixed(1, "other")),
+            lambda: service.check(fixed(3), made.version),
+        ):
+            with pytest.raises(UnavailableError):
+                await ask()
+        b.store.refuse = 0.0
+        b.store.break_watch = 0.0
+        assert (await service.read(lambda book: book.entry(SUBJECT, made.version))).number == made.number
+        with pytest.raises(SubjectNotFoundError):
+            await service.read(lambda book: book.entry("nothing"))
+        assert await service.lookup(fixed(9)) is None
+
+
 async def test_a_known_text_is_not_parsed_again() -> None:
     async with brokers(1) as (a,):
         await a.service.register(fixed(1))
