@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -38,6 +40,9 @@ TEST_CONFIG = {
 
 CHECKOUT = Path(__file__).parents[1]
 
+OTHER_SPARKS = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
+"""Releases of Spark that the plugin supports beside the one that is installed."""
+
 
 def require_spark() -> None:
     """Skip (fail in CI) if Spark, the plugin or Java is not there.
@@ -56,6 +61,25 @@ def require_spark() -> None:
         find_java()
     except ConfigurationError as error:
         pytest.skip(str(error))
+
+
+def other_spark(version: str) -> Path:
+    """Return a directory with another Spark, for ``PYTHONPATH``; the first call installs it, which takes half a minute.
+
+    It is below the environment that runs the tests (or in the directory ``DANUBE_SPARKS``) and stays there. All other
+    packages are those of this environment.
+    """
+    release = OTHER_SPARKS[version]
+    place = Path(os.environ.get("DANUBE_SPARKS") or Path(sys.prefix) / "sparks") / release
+    if not place.is_dir():
+        place.parent.mkdir(exist_ok=True)
+        with TemporaryDirectory(dir=place.parent) as scratch:
+            made = Path(scratch) / release
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--disable-pip-version-check"]
+            subprocess.run([*pip, "--target", str(made), f"pyspark=={release}"], check=True, timeout=540)
+            with suppress(FileExistsError):  # another run was faster
+                made.rename(place)
+    return place
 
 
 def java_options(directory: Path) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,6 +27,7 @@ from pyspark.sql.types import (
 from danube.model.errors import ConfigurationError
 from pyspark_danube._options import nearest
 from pyspark_danube._payloads import find_format
+from pyspark_danube._spark_apis import to_arrow_schema, to_arrow_type
 from pyspark_danube._values import ERROR, VALUE, ValueDecoder, shape_of
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Columns:
                 payload_fields.append(field)
             else:
                 _check(field, expected, opened=self._format is not None, by_registry=pinned is not None)
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pa.Schema = to_arrow_schema(schema)
         """The exact schema that Spark expects."""
         self._fields: pa.Schema = pa.schema([self.schema.field(field.name) for field in payload_fields])
         if self._format is not None:
@@ -128,9 +128,7 @@ class Columns:
         if self._pinned is None or not {VALUE, ERROR} & set(self.names):
             return None
         kind = (
-            self.schema.field(VALUE).type
-            if VALUE in self.names
-            else to_arrow_type(shape_of(self._pinned.source).type, timezone="UTC")
+            self.schema.field(VALUE).type if VALUE in self.names else to_arrow_type(shape_of(self._pinned.source).type)
         )
         return ValueDecoder(self._pinned, kind, fail_fast=self._mode == "FAILFAST", writers=writers)
 

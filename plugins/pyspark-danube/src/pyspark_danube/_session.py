@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.model.errors import ConfigurationError
 from pyspark_danube._java import find_java
+from pyspark_danube._versions import Needs, SparkVersion, check_java, has, lacking, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,10 +30,11 @@ FROZEN_DAEMON: Final = "pyspark_danube.daemon"
 """Module that forks Python workers from a process that has imported everything already."""
 
 _DAEMON_OPTION: Final = "spark.python.daemon.module"
+_CHECKPOINT_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _CHECKPOINT_OPTIONS: Final = {
     # Both are needed: Hadoop's FileContext starts a `readlink` process for each access to a file, and its file system
     # with checksums three `chmod` processes for each file. Without them a rename is still a rename(2).
-    "spark.sql.streaming.checkpointFileManagerClass": (
+    _CHECKPOINT_MANAGER: (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
         "a micro-batch writes its checkpoint without starting twenty processes",
     ),
@@ -41,8 +43,9 @@ _CHECKPOINT_OPTIONS: Final = {
         "local files are written without additional checksum files",
     ),
 }
+_UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 _OPTIONS: Final = {
-    "spark.python.unix.domain.socket.enabled": (
+    _UNIX_SOCKETS: (
         "true",
         "Java and Python communicate through Unix sockets: a task costs half as much",
     ),
@@ -85,6 +88,8 @@ _RUNNER_VARIABLES: Final = {
 placeholders, which Spark replaces."""
 
 _made: list[Setting] = []
+_told: set[SparkVersion] = set()
+"""Versions whose missing features were logged: that is done once."""
 
 
 def session(
@@ -119,10 +124,14 @@ def session(
         config: further Spark options.
 
     Raises:
-        ConfigurationError: no Java runtime, or ``master`` and ``remote`` together.
+        ConfigurationError: no Java runtime that this Spark runs on, Spark is too old, or ``master`` and ``remote``
+            together.
     """
     from pyspark.sql import SparkSession
 
+    from pyspark_danube._spark_apis import spark_version
+
+    version = spark_version()
     if master and remote:
         raise ConfigurationError("session() takes either master= or remote=, not both")
     given = dict(config or {})
@@ -133,14 +142,13 @@ def session(
         if master.startswith("local") or remote.startswith("local"):
             _set_variable(made, "SPARK_LOCAL_IP", "127.0.0.1", "a session on this machine does not look up its name")
         runtime = find_java()
+        check_java(version, runtime.version, runtime.origin)
         if os.environ.get("JAVA_HOME") != str(runtime.home):
             os.environ["JAVA_HOME"] = str(runtime.home)
             made.append(Setting("JAVA_HOME", str(runtime.home), "danube", f"Java from {runtime.origin}"))
-    wanted = dict(_OPTIONS)
+    wanted = _options(version, fast_checkpoints=fast_checkpoints)
     if frozen_daemon:
         wanted[_DAEMON_OPTION] = (FROZEN_DAEMON, "Python workers start with everything imported")
-    if fast_checkpoints:
-        wanted |= _CHECKPOINT_OPTIONS
     if unchecked_arrow:
         for name in _JAVA_OPTIONS:
             # Before the user's options: none are lost, and the user's take precedence over contradicting ones.
@@ -171,10 +179,26 @@ def session(
         _prepare_environments(spark)
     _made[:] = made
     logger.info("Spark %s session %r: set %s", spark.version, app_name, _in_words(made))
+    if (lacks := missing(version)) and version not in _told:
+        _told.add(version)
+        logger.info("%s", "; ".join(lacking(version, need) for need in lacks))
     late = [setting.name for setting in made if setting.made_by == "too late"]
     if late:
         logger.warning("the session was running already: %s can only be set before it starts", ", ".join(late))
     return spark
+
+
+def _options(version: SparkVersion, *, fast_checkpoints: bool) -> dict[str, tuple[str, str]]:
+    """Return the options that a version of Spark has, with values and reasons."""
+    wanted = dict(_OPTIONS)
+    if not has(version, Needs.UNIX_SOCKETS):
+        del wanted[_UNIX_SOCKETS]
+    if fast_checkpoints:
+        wanted |= _CHECKPOINT_OPTIONS
+        if not has(version, Needs.CHECKPOINT_PACKAGE):
+            name, reason = wanted[_CHECKPOINT_MANAGER]
+            wanted[_CHECKPOINT_MANAGER] = (name.replace(".checkpointing.", "."), reason)
+    return wanted
 
 
 def _prepare_environments(spark: SparkSession) -> None:

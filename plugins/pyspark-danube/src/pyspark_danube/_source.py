@@ -66,17 +66,30 @@ class DefaultSource(DataSource):
         """Return the reader of a batch query."""
         from pyspark_danube._batch import BatchReader, PruningReader
         from pyspark_danube._options import read_options
+        from pyspark_danube._spark_apis import spark_version
+        from pyspark_danube._versions import Needs, require
 
         options = read_options(self.options)
+        if options.pushdown:
+            require(spark_version(), Needs.PUSHDOWN, "pushdown=true")
         return (PruningReader if options.pushdown else BatchReader)(options, schema, self._reader_schema(options))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
         from pyspark_danube._options import read_options
-        from pyspark_danube._stream import StreamReader
+        from pyspark_danube._spark_apis import spark_version
+        from pyspark_danube._stream import StreamReader, UnlimitedStreamReader
+        from pyspark_danube._versions import Needs, has, require
 
         options = read_options(self.options, streaming=True)
-        return StreamReader(options, schema, self._reader_schema(options))
+        limited = has(spark_version(), Needs.READ_LIMITS)
+        for name, limit in (
+            ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+            ("maxBytesPerTrigger", options.max_bytes_per_trigger),
+        ):
+            if limit is not None:
+                require(spark_version(), Needs.READ_LIMITS, name)
+        return (StreamReader if limited else UnlimitedStreamReader)(options, schema, self._reader_schema(options))
 
     def _reader_schema(self, options: ReadOptions) -> Pinned | None:
         """Return the reader's schema; it is not known yet if the query has named its columns."""

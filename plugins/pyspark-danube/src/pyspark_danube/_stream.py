@@ -23,22 +23,33 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from danube.model.errors import DanubeError, DataLossError
 from pyspark_danube._columns import Columns
 from pyspark_danube._logs import BrokerLogs, locate
 from pyspark_danube._options import EARLIEST_OFFSET
 from pyspark_danube._plan import ReadTask, Source, check_named, pack, resolve
-from pyspark_danube._positions import LogKey, Position, Positions, Span, admit, decode, encode, resume, spans
+from pyspark_danube._positions import (
+    LogKey,
+    Position,
+    Positions,
+    Span,
+    admit,
+    decode,
+    encode,
+    resume,
+    retreats,
+    spans,
+)
 from pyspark_danube._reading import read_task
 from pyspark_danube._reporting import Reporter, standings
+from pyspark_danube._spark_apis import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark_danube._watch import Watch
 from pyspark_danube._weights import Weights
 
@@ -51,7 +62,7 @@ if TYPE_CHECKING:
     from pyspark_danube._options import ReadOptions
     from pyspark_danube._values import Pinned
 
-__all__ = ["StreamReader"]
+__all__ = ["StreamReader", "UnlimitedStreamReader"]
 
 logger = logging.getLogger("pyspark_danube")
 
@@ -268,6 +279,52 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f" keep messages for longer, change the topic's retention"
             )
         logger.warning("messages were lost before the query read them: %s", "; ".join(losses))
+
+
+class UnlimitedStreamReader(StreamReader):
+    """The source for Spark 4.0 and 4.1, which ask for the end of a batch without a start or a limit.
+
+    A batch ends where the topics end. What happened to a log since the batch before becomes known when the batch is
+    planned, because only then Spark says where it begins.
+    """
+
+    _planned: Positions | None = None
+    """End of the batch that was planned last; Spark asks for the next end when it is done."""
+    _told: tuple[int, Positions | None, Positions, dict[str, Any]] | None = None
+    """Version of the logs, the end that was planned, and the end that was returned then."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_planned": None, "_told": None}
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
+        """Return the end of the topics.
+
+        Raises:
+            DanubeError: the broker has been unavailable for too long.
+        """
+        with self._failures_reported():
+            watch = self._watching()
+            logs = watch.logs
+            if self._told is not None and self._told[0] == logs.version and self._told[1] is self._planned:
+                return self._told[3]
+            if self._planned is not None:
+                self._note(self._planned, logs.states)
+            end = _ends(logs.states)
+            if self._told is not None and retreats(self._told[2], end):
+                # Query the broker before reporting a loss: its answers may have arrived out of order.
+                logs = watch.refresh()
+                end = _ends(logs.states)
+            self._told = (logs.version, self._planned, end, encode(end))
+            return self._told[3]
+
+    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        at, until = decode(start), decode(end)
+        if self._planned is None:
+            self._note(at, self._watching().logs.states)
+        self._lost(retreats(at, until))
+        tasks = super()._tasks(start, end)
+        self._planned = until
+        return tasks
 
 
 def _ends(states: Mapping[LogKey, LogState]) -> Positions:

@@ -41,7 +41,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from danube.model.errors import (
     ConfigurationError,
@@ -55,6 +55,7 @@ from pyspark_danube._registering import encoding_of, with_payload
 from pyspark_danube._reporting import report_batch, report_failure
 from pyspark_danube._routing import route_keys
 from pyspark_danube._rows import check_columns, to_messages
+from pyspark_danube._spark_apis import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

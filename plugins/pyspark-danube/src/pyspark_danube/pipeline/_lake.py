@@ -32,11 +32,11 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from danube.model.errors import DanubeError, FailedPreconditionError, InternalError, InvalidArgumentError
+from pyspark_danube._spark_apis import DataSourceStreamArrowWriter, spark_version, to_arrow_schema
 
 __all__ = ["DataFile", "LakeSource", "LakeTable", "file_prefix", "string_map"]
 
@@ -116,7 +116,7 @@ class _LakeWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         if context is None or not query:
-            raise InternalError("Spark did not say which streaming query this task belongs to; is this Spark 4.3?")
+            raise InternalError(f"Spark {spark_version()} did not say which streaming query this task belongs to")
         batch = context.getLocalProperty("streaming.sql.batchId")
         name = f"{file_prefix(query)}{batch}-{context.partitionId()}-{uuid.uuid4().hex[:12]}.parquet"
         file: _ParquetFile | None = None
@@ -209,7 +209,7 @@ class LakeSource(DataSource):
         if overwrite:
             raise FailedPreconditionError(f"{self.name()} takes streams in append mode only, not complete mode")
         table = self.table()
-        arrow = pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")])
+        arrow = pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema)])
         table.ensure(arrow)
         return _LakeWriter(table, arrow)
 
