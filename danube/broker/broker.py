@@ -303,7 +303,7 @@ class Broker:
         for name, marker in storages.markers.items():
             marker.identity = catalogue.storage_identity(self._storage_names.stored(name))
         await catalogue.deletions.sweep_orphans()
-        self._schemas = Replica(store, runtime.subjects)
+        self._schemas = Replica(store, runtime.subjects, runtime.limits)
         runtime.subjects.payloads = self._payloads
         policies = PolicyBook(catalogue, config.policies)
         directory = self.directory = Directory(runtime, catalogue, policies)
@@ -621,7 +621,7 @@ class Broker:
             from danube.broker.schemas.payloads import Payloads  # most brokers leave payloads to clients
 
             runtime = self.runtime
-            check = runtime.seams.payload_checker(runtime.start)
+            check = runtime.seams.payload_checker(runtime.start, runtime.limits)
             self._looks_inside = Payloads(self._schemas, check, runtime.limits.max_batch_bytes)
         return self._looks_inside
 
@@ -629,7 +629,8 @@ class Broker:
         from danube.broker.schemas.service import SchemaService  # most brokers have no schemas
 
         runtime, quota_of = self.runtime, self.directory.catalogue.subjects_quota
-        return SchemaService(store, self._schemas, runtime.clock_us, runtime.seams.checker(runtime.start), quota_of)
+        examine = runtime.seams.checker(runtime.start, runtime.limits)
+        return SchemaService(store, self._schemas, runtime.clock_us, examine, quota_of)
 
     # --- Information ---
 

@@ -27,6 +27,7 @@ from danube.broker.runtime.process_memory import FreedMemory, collect_rarely, ke
 from danube.broker.runtime.seams import PayloadCheckCall
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, exit_code
+from danube.model.limits import Limits
 from danube.model.log_events import log_event
 from danube.model.version import __version__
 
@@ -142,16 +143,16 @@ class _Life:
                 self._everything.cancel()
 
 
-def _checker(start: Callable[..., None]) -> Callable[[Examination], Awaitable[Finding]]:
+def _checker(start: Callable[..., None], limits: Limits) -> Callable[[Examination], Awaitable[Finding]]:
     from danube.broker.schemas.checker import Checker  # most brokers have no schemas
 
-    return Checker(start)
+    return Checker(start, limits)
 
 
-def _payload_checker(start: Callable[..., None]) -> PayloadCheckCall:
+def _payload_checker(start: Callable[..., None], limits: Limits) -> PayloadCheckCall:
     from danube.broker.schemas.payloads import PayloadChecker  # most brokers do not check payloads
 
-    return PayloadChecker(start)
+    return PayloadChecker(start, limits)
 
 
 def _shortage(error: BaseException) -> DanubeError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from typing import IO
 
 import msgspec
@@ -12,9 +13,7 @@ import msgspec
 from danube.checker.compiling import compile_proto
 from danube.checker.messages import (
     HEAD_BYTES,
-    MEMORY_BYTES,
     READY,
-    TIME_S,
     Answer,
     Request,
     frame,
@@ -46,7 +45,7 @@ def _answered(data: bytes, checks: PayloadChecks) -> tuple[Answer, bool]:
         return refusal(error, what), True
 
 
-def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+def serve(requests: IO[bytes], answers: IO[bytes], time_s: float) -> None:
     """Answer requests until there are no more, or their sender is gone."""
     answers.write(frame(READY))
     answers.flush()
@@ -55,7 +54,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     while can_go_on and len(head := requests.read(HEAD_BYTES)) == HEAD_BYTES:
         data = requests.read(length_of(head))
         # If the broker dies meanwhile, there is no one else to end a request that takes too long.
-        signal.setitimer(signal.ITIMER_REAL, 2 * TIME_S)
+        signal.setitimer(signal.ITIMER_REAL, 2 * time_s)
         answer, can_go_on = _answered(data, checks)
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
@@ -66,16 +65,20 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Limit this process, and serve."""
+    """Limit this process, and serve.
+
+    Its arguments are the limit on its address space in bytes, and how long one request may take, in seconds.
+    """
+    memory_bytes, time_s = int(sys.argv[1]), float(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which closes the input
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with os.fdopen(0, "rb") as requests, answers:
-        serve(requests, answers)
+        serve(requests, answers, time_s)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ from danube.schema.payloads import PayloadCheck
 
 __all__ = [
     "HEAD_BYTES",
-    "MEMORY_BYTES",
     "READY",
-    "TIME_S",
     "Answer",
     "Request",
     "check_answer",
@@ -31,10 +29,6 @@ __all__ = [
 
 HEAD_BYTES: Final = 4
 """Of a frame before its content."""
-MEMORY_BYTES: Final = 1 << 30
-"""Address space of the process (RLIMIT_AS)."""
-TIME_S: Final = 10.0
-"""How long one request may take; then the process is killed."""
 _MOST_BYTES: Final = 256 << 20
 
 

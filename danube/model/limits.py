@@ -37,6 +37,12 @@ _MOST: Final[dict[str, float]] = {
     "segment_bytes": 48 * MIB,
     "storage_server_max_object_bytes": _LARGEST_FRAMED,
     "max_peer_message_bytes": _LARGEST_FRAMED // 2,
+    "max_schema_bytes": 512 * KIB,
+    "max_schema_depth": 100,
+    "max_subjects": 1_000_000,
+    "max_versions_per_subject": 2_000,
+    "schema_checker_timeout_s": 3_600.0,
+    "payload_check_timeout_s": 3_600.0,
 }
 """Limits with a maximum other than the two above."""
 
@@ -373,6 +379,26 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Jobs that are listed, one for each of their topics; reports of further ones are refused."""
     job_expiry_s: float = 3600.0
     """A job that does not report for so long is forgotten."""
+
+    # The schema registry
+    max_schema_bytes: int = 512 * KIB
+    """UTF-8 bytes of the text of one schema that is registered, and of a protobuf schema's descriptor; at most the
+    default, which all readers take."""
+    max_schema_depth: int = 100
+    """Nesting depth of a schema that is registered: of brackets, or of messages in protobuf; at most the default."""
+    max_subjects: int = 100_000
+    """Subjects of the registry, including permanently deleted ones, whose version numbers are remembered. All brokers
+    keep them in memory: about 1.5 KiB for one with three small versions."""
+    max_versions_per_subject: int = 1_000
+    """Versions of one subject that are not permanently deleted; at most 2,000, which fit into one record
+    unless they have long descriptions."""
+    schema_checker_memory_bytes: int = 1 * GIB
+    """Address space of the process that examines schemas, and of the one that checks payloads. They need a quarter of
+    that to start."""
+    schema_checker_timeout_s: float = 10.0
+    """How long the examination of one schema may take before it is refused."""
+    payload_check_timeout_s: float = 5.0
+    """How long the check of one batch may take, with the policy ``schema_payloads``; after that it does not fit."""
 
     # The log
     max_log_levels: int = 32

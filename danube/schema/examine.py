@@ -64,6 +64,11 @@ def examine(
 ) -> Finding:
     """Parse the schema, and compare it with the others as the level requires.
 
+    Args:
+        examination: what to do.
+        limits: of the schema; the others were accepted before.
+        compile_proto: compiles .proto files; None: these are refused.
+
     Raises:
         InvalidSchemaError: the schema, or one of the others, is invalid.
         SchemaTooLargeError: a limit was hit; the message names it.
@@ -76,7 +81,7 @@ def examine(
             text = f"the schema has type {examination.source.type.value}, that version {other.source.type.value}"
             objections.append(Objection(other.version, Level.FULL, Reason("SCHEMA_TYPE_CHANGED", "/", text)))
             continue
-        old = parse(other.source, limits, compile_proto)
+        old = parse(other.source, DEFAULT_LIMITS, compile_proto)
         if level.new_reads_old:
             objections += [Objection(other.version, Level.BACKWARD, reason) for reason in parsed.refuses(old, policy)]
         if level.old_reads_new:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from danube.model.limits import KIB
+from danube.model.limits import KIB, Limits
 
-__all__ = ["DEFAULT_LIMITS", "SchemaLimits"]
+__all__ = ["DEFAULT_LIMITS", "SchemaLimits", "limits_of"]
 
 
 class SchemaLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of the registry. All are hard, and error messages name them."""
+    """Limits of the registry. All are hard, and error messages name them.
+
+    Those that operators may change are fields of :class:`danube.model.limits.Limits`, too. They are limits of
+    registrations: what is stored stays readable when they are lowered.
+    """
 
     max_schema_bytes: int = 512 * KIB
     """UTF-8 bytes of the text of one schema, and of a protobuf schema's descriptor."""
@@ -31,3 +35,13 @@ class SchemaLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 DEFAULT_LIMITS = SchemaLimits()
+
+
+def limits_of(limits: Limits) -> SchemaLimits:
+    """Return the limits of the registry of a broker with these limits."""
+    return SchemaLimits(
+        max_schema_bytes=limits.max_schema_bytes,
+        max_schema_depth=limits.max_schema_depth,
+        max_subjects=limits.max_subjects,
+        max_versions_per_subject=limits.max_versions_per_subject,
+    )

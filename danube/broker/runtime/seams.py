@@ -24,6 +24,7 @@ from danube.metadata.embedded import DIRECTORY
 from danube.model.addresses import parse_address
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError
+from danube.model.limits import Limits
 from danube.model.log_events import log_event
 from danube.peers.secret import read_secret
 from danube.storage import StorageBackend, open_backend
@@ -170,18 +171,19 @@ PayloadCheckCall = Callable[[bytes, int, Collection[int], bool, Callable[[int], 
 """Checks the payloads of a batch: :data:`danube.broker.schemas.payloads.Check`."""
 
 
-def _examine_here(_start: object) -> Callable[[Examination], Awaitable[Finding]]:
+def _examine_here(_start: object, limits: Limits) -> Callable[[Examination], Awaitable[Finding]]:
     from danube.checker.compiling import compile_proto  # most brokers have no schemas
     from danube.schema.examine import examine
+    from danube.schema.limits import limits_of
 
     async def examined(examination: Examination) -> Finding:
         await trio.lowlevel.checkpoint()
-        return examine(examination, compile_proto=compile_proto)
+        return examine(examination, limits_of(limits), compile_proto)
 
     return examined
 
 
-def _check_payloads_here(_start: object) -> PayloadCheckCall:
+def _check_payloads_here(_start: object, _limits: Limits) -> PayloadCheckCall:
     from danube.checker.compiling import compile_proto  # most brokers have no schemas
     from danube.schema.payloads import PayloadCheck, PayloadChecks
 
@@ -245,10 +247,10 @@ class Seams(NamedTuple):
     """Returns figures of the process, for metrics; None if they are not known."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns so many unpredictable bytes, for the proofs between brokers."""
-    checker: Callable[[Callable[..., None]], Callable[[Examination], Awaitable[Finding]]] = _examine_here
-    """Makes what parses and compares schemas, from a function that starts a task of the broker. The default works
-    within this process, for trusted schemas; a broker that serves strangers has a process for it."""
-    payload_checker: Callable[[Callable[..., None]], PayloadCheckCall] = _check_payloads_here
+    checker: Callable[[Callable[..., None], Limits], Callable[[Examination], Awaitable[Finding]]] = _examine_here
+    """Makes what parses and compares schemas, from a function that starts a task of the broker, and its limits. The
+    default works within this process, for trusted schemas; a broker that serves strangers has a process for it."""
+    payload_checker: Callable[[Callable[..., None], Limits], PayloadCheckCall] = _check_payloads_here
     """Makes what checks the payloads of batches, likewise; see :data:`danube.broker.schemas.payloads.Check`."""
     in_thread: InThread = _in_thread
     """Runs what blocks and belongs to no other seam: imports, checks of this machine."""

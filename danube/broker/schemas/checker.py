@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
-from danube.broker.schemas.child import CrashedError, Helper, SlowError, Start, open_child
-from danube.checker.messages import TIME_S, Request, outcome
+from danube.broker.schemas.child import CrashedError, Helper, OpenChild, SlowError, Start, open_child
+from danube.checker.messages import Request, outcome
 from danube.model.errors import CallRefusedError, InvalidSchemaError
+from danube.model.limits import Limits
 from danube.model.log_events import log_event
 from danube.schema.examine import Examination, Finding
-from danube.schema.limits import DEFAULT_LIMITS, SchemaLimits
+from danube.schema.limits import limits_of
 
 __all__ = ["MOST_WAITING", "Checker"]
 
@@ -26,20 +26,13 @@ class Checker:
 
     Args:
         start: starts the task that owns the child.
-        limits: of schemas.
-        time_s: how long an examination may take.
+        limits: of the broker.
         open_child: starts a child.
     """
 
-    def __init__(
-        self,
-        start: Start,
-        limits: SchemaLimits = DEFAULT_LIMITS,
-        time_s: float = TIME_S,
-        open_child: Callable[[], Awaitable[Any]] = open_child,
-    ) -> None:
-        self._helper = Helper(start, time_s, open_child, "examines schemas")
-        self._limits = limits
+    def __init__(self, start: Start, limits: Limits, open_child: OpenChild = open_child) -> None:
+        self._helper = Helper(start, limits, limits.schema_checker_timeout_s, open_child, "examines schemas")
+        self._limits = limits_of(limits)
         self._waiting = 0
 
     @property
@@ -75,6 +68,8 @@ class Checker:
                 time_s,
                 extra=log_event("schemas.checker_slow", repeating=True),
             )
-            raise InvalidSchemaError(f"examining the schema takes longer than {time_s:g} s; simplify it") from error
+            raise InvalidSchemaError(
+                f"examining the schema takes longer than schema_checker_timeout_s = {time_s:g} s; simplify it"
+            ) from error
         finally:
             self._waiting -= 1

@@ -18,8 +18,9 @@ import trio
 from danube.checker.messages import HEAD_BYTES, READY, Answer, Request, frame, length_of
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CallRefusedError
+from danube.model.limits import Limits
 
-__all__ = ["IDLE_S", "Child", "CrashedError", "Helper", "SlowError", "Start"]
+__all__ = ["IDLE_S", "Child", "CrashedError", "Helper", "OpenChild", "SlowError", "Start", "open_child"]
 
 IDLE_S: Final = 60.0
 """How long the child waits for the next request before it ends."""
@@ -29,6 +30,8 @@ _ANSWER: Final = msgspec.msgpack.Decoder(Answer)
 
 Start = Callable[..., None]
 """Starts a task that ends with the broker; :meth:`danube.broker.runtime.runtime.Runtime.start`."""
+OpenChild = Callable[[Limits, float], Awaitable[Any]]
+"""Starts a child, with limits and the time for a request in seconds; returns a :class:`Child`."""
 
 
 class CrashedError(Exception):
@@ -111,10 +114,10 @@ class Child:
                     await pipe.aclose()
 
 
-async def open_child() -> Child:
-    """Start a child."""
+async def open_child(limits: Limits, time_s: float) -> Child:
+    """Start a child whose memory and time for each request are limited."""
     # What it complains about says nothing that its answers do not say, and its input may make it say anything.
-    command = [sys.executable, "-m", "danube.checker"]
+    command = [sys.executable, "-m", "danube.checker", str(limits.schema_checker_memory_bytes), f"{time_s:g}"]
     process: trio.Process = await trio.lowlevel.open_process(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -126,13 +129,15 @@ class Helper:
 
     Args:
         start: starts the task that owns the child.
+        limits: ``schema_checker_memory_bytes``.
         time_s: how long a request may take.
         open_child: starts a child.
         what: the child does, for errors: ``examines schemas``.
     """
 
-    def __init__(self, start: Start, time_s: float, open_child: Callable[[], Awaitable[Any]], what: str) -> None:
+    def __init__(self, start: Start, limits: Limits, time_s: float, open_child: OpenChild, what: str) -> None:
         self._start = start
+        self._limits = limits
         self.time_s = time_s
         self._open = open_child
         self._what = what
@@ -179,7 +184,7 @@ class Helper:
 
     async def _new(self) -> Child:
         try:
-            child: Child = await self._open()
+            child: Child = await self._open(self._limits, self.time_s)
         except OSError as error:
             raise self._not_started(error.strerror or str(error)) from error
         self._start(self._keep, child)

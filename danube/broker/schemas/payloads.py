@@ -9,27 +9,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from danube.broker.runtime.subjects import Frames
-from danube.broker.schemas.child import Child, CrashedError, Helper, SlowError, Start, open_child
+from danube.broker.schemas.child import Child, CrashedError, Helper, OpenChild, SlowError, Start, open_child
 from danube.broker.schemas.replica import Replica
 from danube.checker.messages import Request, check_answer
 from danube.model.batch import BatchHeader, Record, open_records
 from danube.model.errors import DanubeError, SchemaPayloadError
+from danube.model.limits import Limits
 from danube.model.log_events import log_event
 from danube.schema.frames import framed_numbers
 from danube.schema.kinds import Source
 from danube.schema.payloads import PayloadCheck
 
-__all__ = ["TIME_S", "Check", "PayloadChecker", "Payloads"]
+__all__ = ["Check", "PayloadChecker", "Payloads"]
 
 _log = logging.getLogger("danube.broker")
 
-TIME_S: Final = 5.0
-"""How long the check of one batch may take; then the process is killed, and the batch does not fit."""
 _SLICE: Final = 2_000
 """Payloads whose frames are looked at before other tasks run."""
 _MOST_KNOWN: Final = 200
@@ -92,14 +91,12 @@ class PayloadChecker:
 
     Args:
         start: starts the task that owns the child.
-        time_s: how long a batch may take.
+        limits: of the broker.
         open_child: starts a child.
     """
 
-    def __init__(
-        self, start: Start, time_s: float = TIME_S, open_child: Callable[[], Awaitable[Any]] = open_child
-    ) -> None:
-        self._helper = Helper(start, time_s, open_child, "checks payloads")
+    def __init__(self, start: Start, limits: Limits, open_child: OpenChild = open_child) -> None:
+        self._helper = Helper(start, limits, limits.payload_check_timeout_s, open_child, "checks payloads")
 
     @property
     def pid(self) -> int | None:
@@ -152,5 +149,6 @@ class PayloadChecker:
                 extra=log_event("schemas.payloads_slow", repeating=True),
             )
             raise SchemaPayloadError(
-                f"checking the payloads of the batch takes longer than {time_s:g} s; send smaller batches or payloads"
+                f"checking the payloads of the batch takes longer than payload_check_timeout_s = {time_s:g} s; send"
+                " smaller batches or payloads"
             ) from error

@@ -19,6 +19,7 @@ import trio
 from danube.broker.runtime.subjects import Subjects
 from danube.metadata import MetadataStore, RowChange, Table
 from danube.model.errors import DanubeError, NotFoundError, SchemaNotFoundError, UnavailableError
+from danube.model.limits import Limits
 from danube.model.log_events import log_event
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ REACH_S: Final = 5.0
 """How long a change that is known to exist may take to arrive by the watch, in seconds."""
 NEGATIVE_S: Final = 1.0
 """How long an object that the metadata do not have is taken for missing without another question, in seconds."""
+_DEFAULT_LIMITS: Final = Limits()
 _SUBJECTS: Final = "subjects/"
 """Beginning of the names of the records of subjects, below :data:`PREFIX`."""
 _NEGATIVES: Final = 1_000
@@ -64,10 +66,14 @@ class Replica:
     Args:
         store: the metadata.
         subjects: those that topics have, whose schemas are kept current.
+        limits: of the broker.
     """
 
-    def __init__(self, store: MetadataStore, subjects: Subjects | None = None) -> None:
+    def __init__(
+        self, store: MetadataStore, subjects: Subjects | None = None, limits: Limits = _DEFAULT_LIMITS
+    ) -> None:
         self._store = store
+        self._limits = limits
         self._subjects = subjects if subjects is not None else Subjects()
         self._subjects.read, self._subjects.learn = self._numbers_of, self._learn
         self._subjects.used = self._used
@@ -84,8 +90,9 @@ class Replica:
         """The registry as this broker knows it; always the same object, which changes."""
         if self._book is None:
             from danube.schema.book import Book  # most brokers have no schemas
+            from danube.schema.limits import limits_of
 
-            self._book = Book()
+            self._book = Book(limits_of(self._limits))
         return self._book
 
     @property

@@ -20,6 +20,7 @@ from danube.broker.schemas.payloads import PayloadChecker
 from danube.checker.messages import READY, frame
 from danube.model.batch import encode_part
 from danube.model.errors import CallRefusedError, InvalidSchemaError, SchemaPayloadError
+from danube.model.limits import Limits
 from danube.schema import SchemaType, Source
 from danube.schema.frames import encode_frame
 
@@ -57,10 +58,11 @@ class Asking:
 
 
 @asynccontextmanager
-async def checking(**options: Any) -> AsyncIterator[Asking]:
+async def checking(time_s: float = 5.0, **options: Any) -> AsyncIterator[Asking]:
+    limits = Limits(payload_check_timeout_s=time_s)
     with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
-            yield Asking(PayloadChecker(nursery.start_soon, **options))
+            yield Asking(PayloadChecker(nursery.start_soon, limits, **options))
             nursery.cancel_scope.cancel()
 
 
@@ -108,7 +110,7 @@ def scripted(tmp_path: Path, body: str) -> Callable[[], Any]:
     script = tmp_path / "child.py"
     script.write_text(f"import sys, time\nsys.stdout.buffer.write({frame(READY)!r}); sys.stdout.flush()\n{body}")
 
-    async def opened() -> Any:
+    async def opened(*_: object) -> Any:
         process = await trio.lowlevel.open_process([sys.executable, str(script)], stdin=-1, stdout=-1)
         return child_module.Child(process)
 
@@ -117,7 +119,7 @@ def scripted(tmp_path: Path, body: str) -> Callable[[], Any]:
 
 async def test_a_child_that_hangs_or_crashes_costs_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with checking(time_s=0.2, open_child=scripted(tmp_path, "time.sleep(1000)")) as check:
-        with pytest.raises(SchemaPayloadError, match=r"takes longer than 0\.2 s"):
+        with pytest.raises(SchemaPayloadError, match=r"takes longer than payload_check_timeout_s = 0\.2 s"):
             await check(1, b"x")
         assert check.checker.pid is None
     async with checking(open_child=scripted(tmp_path, "sys.stdin.buffer.read(4); import os; os.abort()")) as check:
@@ -128,7 +130,7 @@ async def test_a_child_that_hangs_or_crashes_costs_an_error(tmp_path: Path, capl
 
 
 async def test_no_process_and_an_unusable_schema() -> None:
-    async def fails() -> Any:
+    async def fails(*_: object) -> Any:
         raise OSError(12, "Cannot allocate memory")
 
     async with checking(open_child=fails) as check:

@@ -20,8 +20,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from danube.broker.schemas import child as module
 from danube.broker.schemas.checker import MOST_WAITING, Checker
-from danube.checker.messages import MEMORY_BYTES, READY, Answer, frame, length_of, outcome, refusal
+from danube.checker.messages import READY, Answer, frame, length_of, outcome, refusal
 from danube.model.errors import CallRefusedError, DanubeError, InvalidSchemaError, SchemaTooLargeError
+from danube.model.limits import MIB, Limits
 from danube.schema import Examination, Level, Needed, Policy, SchemaType, Source
 from danube.schema.examine import Other
 
@@ -55,11 +56,11 @@ def _varint(number: int) -> bytes:
 
 
 @asynccontextmanager
-async def checking(**options: Any) -> AsyncIterator[Checker]:
+async def checking(time_s: float = 10.0, **options: Any) -> AsyncIterator[Checker]:
     """A checker in a nursery that is cancelled in the end, as the broker's is."""
     with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
-            yield Checker(nursery.start_soon, **options)
+            yield Checker(nursery.start_soon, Limits(schema_checker_timeout_s=time_s), **options)
             nursery.cancel_scope.cancel()
 
 
@@ -187,7 +188,7 @@ def scripted(tmp_path: Path, body: str) -> Callable[[], Any]:
     ready = f"import sys, time\nsys.stdout.buffer.write({frame(READY)!r}); sys.stdout.flush()\n"
     script.write_text(body.replace("READY", ready))
 
-    async def opened() -> Any:
+    async def opened(*_: object) -> Any:
         process = await trio.lowlevel.open_process([sys.executable, str(script)], stdin=-1, stdout=-1)
         return module.Child(process)
 
@@ -225,7 +226,7 @@ async def test_a_child_that_does_not_start_is_retried_by_the_caller(tmp_path: Pa
 
 
 async def test_no_process_and_too_many_examinations(tmp_path: Path) -> None:
-    async def fails() -> Any:
+    async def fails(*_: object) -> Any:
         raise OSError(12, "Cannot allocate memory")
 
     async with checking(open_child=fails) as checker:
@@ -242,11 +243,29 @@ async def test_no_process_and_too_many_examinations(tmp_path: Path) -> None:
 
 
 async def test_memory_is_limited() -> None:
-    async with checking() as checker:
-        await checker(examination(GOOD))
-        assert checker.pid is not None
-        assert resource.prlimit(checker.pid, resource.RLIMIT_AS) == (MEMORY_BYTES, MEMORY_BYTES)
-        assert resource.getrlimit(resource.RLIMIT_AS) != (MEMORY_BYTES, MEMORY_BYTES), "of the child only"
+    limits = Limits(schema_checker_memory_bytes=700 * MIB)
+    with trio.fail_after(120):
+        async with trio.open_nursery() as nursery:
+            checker = Checker(nursery.start_soon, limits)
+            await checker(examination(GOOD))
+            assert checker.pid is not None
+            assert resource.prlimit(checker.pid, resource.RLIMIT_AS) == (700 * MIB, 700 * MIB)
+            assert resource.getrlimit(resource.RLIMIT_AS) != (700 * MIB, 700 * MIB), "of the child only"
+            nursery.cancel_scope.cancel()
+
+
+async def test_lower_limits_are_those_of_new_schemas() -> None:
+    limits = Limits(max_schema_bytes=100, max_schema_depth=3)
+    large = schema_json({"type": "object", "description": "x" * 100})
+    async with trio.open_nursery() as nursery:
+        checker = Checker(nursery.start_soon, limits)
+        with pytest.raises(SchemaTooLargeError, match="max_schema_bytes is 100"):
+            await checker(examination(large))
+        with pytest.raises(SchemaTooLargeError, match="max_schema_depth is 3"):
+            await checker(examination(schema_json([[[[]]]])))
+        found = await checker(examination(schema_json({"type": "object"}), large))
+        assert not found.objections, "what was accepted before is compared with"
+        nursery.cancel_scope.cancel()
 
 
 def test_messages() -> None:

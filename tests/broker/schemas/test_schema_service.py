@@ -68,6 +68,25 @@ def versions(book: Book, subject: str = SUBJECT) -> list[tuple[int, str]]:
     return [(each.version.version, each.schema.text) for each in book.entries(subject, deleted=True)]
 
 
+async def test_limits_of_the_broker_are_those_of_its_registry() -> None:
+    async with MemoryStore() as store, trio.open_nursery() as nursery:
+        replica = Replica(store, None, Limits(max_subjects=1, max_versions_per_subject=2))
+        await nursery.start(replica.run)
+
+        async def examined(examination: Examination) -> Finding:
+            return examine(examination)
+
+        service = SchemaService(store, replica, lambda: 1, examined)
+        await service.register(fixed(1))
+        await service.change(lambda book: book.set_level(None, Level.NONE))
+        await service.register(fixed(2))
+        with pytest.raises(LimitExceededError, match="max_versions_per_subject is 2"):
+            await service.register(fixed(3))
+        with pytest.raises(LimitExceededError, match="max_subjects is 1"):
+            await service.register(fixed(1, "other"))
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_full_registry_says_so_at_once() -> None:
     async with brokers(1) as (one,):
         one.replica._book = Book(SchemaLimits(max_subjects=1))
