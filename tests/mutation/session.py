@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from .forking import settle
 from .patching import Loaded, NotPlanted
 from .recording import CoverageMap
 from .sources import Mutant, Source
@@ -111,7 +112,6 @@ class Session:
         reading, writing = os.pipe()
         if (pid := os.fork()) == 0:
             try:
-                os.setpgid(0, 0)
                 os.close(reading)
                 _work(task, [self._items[test] for test in tests], self._loaded, writing, directory)
             finally:
@@ -162,13 +162,9 @@ def _work(task: Task, items: list[pytest.Item], loaded: Loaded, pipe: int, direc
     def say(*words: str) -> None:
         os.write(pipe, (" ".join(words) + "\n").encode())
 
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(nothing, number)
+    settle(directory, os.open(os.devnull, os.O_RDWR))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = directory
-    tempfile.tempdir = directory
     try:
         if task.source is not None and task.mutant is not None:
             loaded.plant(task.source, task.mutant)
