@@ -37,6 +37,7 @@ from danube.broker.durability import Levels, Surroundings
 from danube.broker.faces import Face, FaceMaker
 from danube.broker.intake.composer import Composing
 from danube.broker.joining import Joining, find_own_address
+from danube.broker.moving import move_topics
 from danube.broker.operations import Operations
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
@@ -402,6 +403,7 @@ class Broker:
                 nursery.start_soon(self.composing.run)
                 await levels.bucket.start(nursery, journal_nursery)
                 nursery.start_soon(self.stages.run)
+                nursery.start_soon(move_topics, directory, self.peers, self.stages.holds)
                 if self._access is not None:
                     await self._access.start(nursery, store, directory)
                 await self._serve(faces, task_status)

@@ -230,6 +230,15 @@ class History:
         """
         await self.catalogue.adopt(topic_id)
 
+    async def pause_topic(self, topic_id: TopicId) -> None:
+        """Seal nothing of a topic any more, until :meth:`add_topic`; parts that are being entered are entered first.
+
+        Raises:
+            DanubeError: whether a part was entered is unknown, and the metadata do not answer.
+        """
+        self.sealer.forget(topic_id)
+        await self.catalogue.settle()
+
     def release_topic(self, topic_id: TopicId) -> None:
         """Forget the history of a topic that another broker owns now."""
         self.sealer.forget(topic_id)

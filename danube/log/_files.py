@@ -18,8 +18,8 @@ snapshot covers. A closed file without counted batches is free once it has no su
 :mod:`danube.log.snapshots`. Files with entries of a *stranded* topic, which is not known to the metadata, stay.
 
 A deleted topic has a TOMBSTONE in the journal, which is needed as long as there is an older file: it may hold entries
-of the topic. Acknowledgements that were on their way may come behind it, and are void, too: only a batch or a snapshot
-means that the topic is there again (it was restored from a bucket, under its old id).
+of the topic. Acknowledgements that were on their way may come behind it, and are void, too: only a batch, a snapshot
+or a takeover means that the topic is there again (it was restored from a bucket, under its old id, or has returned).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FREED_MARGIN: Final = 1024
 """Bytes at the end of each file that only FREED entries may use. When the disk, or the journal's share of it, is full,
 FREED entries are what releases space, so unlike all other entries they must not wait for a file."""
 
-_MAKES_KNOWN: Final = (EntryType.BATCH, EntryType.SNAPSHOT)
+_MAKES_KNOWN: Final = (EntryType.BATCH, EntryType.SNAPSHOT, EntryType.TAKEOVER)
 _JOURNAL_NAME: Final = re.compile(r"journal-([0-9a-f]{16})\.log")
 _SPARE_NAME: Final = re.compile(r"spare-([0-9a-f]{16})\.log")
 _ANY_NAME: Final = re.compile(r"(?:journal|spare|damaged)-([0-9a-f]{16})\.log")

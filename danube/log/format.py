@@ -14,7 +14,7 @@ The file header is stored twice, at 0 and at 2048, so that one damaged copy cost
     +--------+---------+------+----------------+--------------+-----------+--------+-------+--
     | "DNJF" | version | file | first sequence | resume after | watermark | count  | flags | ...
     +--------+---------+------+----------------+--------------+-----------+--------+-------+--
-               u32 = 4   u64    u64              u64            u64         u32      u32
+               u32 = 5   u64    u64              u64            u64         u32      u32
 
         48          56         64         72        2044  2048
       --+-----------+----------+----------+--~~--+-----+
@@ -36,7 +36,7 @@ The file header is stored twice, at 0 and at 2048, so that one damaged copy cost
   must, and the last one makes all of them count).
 
 Formats 1 and 2 belong to Danube 0.1, whose batches have another header; journals of format 3 had their snapshots in the
-metadata. A journal of another format is refused.
+metadata; files of format 4 have no TAKEOVER entries, and are read. A journal of another format is refused.
 
 A commit block holds the entries of one write::
 
@@ -63,8 +63,10 @@ An entry is 16 bytes and its payload::
 
 The payload of a BATCH is the stamp and the producer's part, that of a SNAPSHOT is drawn in
 :mod:`danube.log.snapshots`. A TOMBSTONE has none: its topic was deleted, and all entries of the topic before it are
-void. No entry type equals the first byte of a block ("D"), so a reader that starts at any entry can walk on through
-the following blocks.
+void. A TAKEOVER (u64 move, u64 first offset, u64 epoch) begins a copy of its topic that another broker sends: all
+entries of the topic before it are void, too, and those behind it count only if the metadata confirm the move. No entry
+type equals the first byte of a block ("D"), so a reader that starts at any entry can walk on through the following
+blocks.
 """
 
 from __future__ import annotations
@@ -87,6 +89,7 @@ __all__ = [
     "ENTRY_HEADER_SIZE",
     "FILE_HEADER_SIZE",
     "METADATA_ENTRY",
+    "TAKEOVER_ENTRY",
     "TERMINATOR",
     "Block",
     "Ending",
@@ -110,7 +113,8 @@ __all__ = [
 
 FILE_MAGIC: Final = b"DNJF"
 BLOCK_MAGIC: Final = b"DNJB"
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
+_READABLE: Final = (4, 5)
 FILE_HEADER_SIZE: Final = 4096
 BLOCK_HEADER_SIZE: Final = 48
 ENTRY_HEADER_SIZE: Final = 16
@@ -151,11 +155,16 @@ class EntryType(enum.IntEnum):
     """Written by the journal itself: a part of the state of a topic (``danube.log.snapshots``)."""
     TOMBSTONE = 10
     """Written by the journal itself: the topic was deleted."""
+    TAKEOVER = 12
+    """Begins the copy of a topic that moves to this broker, and voids what the journal held of it before."""
     RAFT = 11  # of the metadata log; begins with the offset (u64) up to which its topic must be released to free it
 
 
 METADATA_ENTRY: Final = struct.Struct("<QQ")
 """The payload of a METADATA entry."""
+TAKEOVER_ENTRY: Final = struct.Struct("<QQQ")
+"""The payload of a TAKEOVER entry: the id of the move, the first offset that is copied, and the epoch of the new
+owner."""
 
 DURABILITY_CODES: Final = {Durability.NONE: 0, Durability.OS: 1, Durability.DISK: 2}
 DURABILITIES: Final = {code: durability for durability, code in DURABILITY_CODES.items()}
@@ -324,11 +333,11 @@ def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
         magic, version, found, first, resume, watermark, count, flags, *rest = _FILE.unpack_from(copy)
         if magic != FILE_MAGIC or found != file_id:
             continue
-        if version != FORMAT_VERSION:
+        if version not in _READABLE:
             raise DataDirectoryError(
                 f"journal file {file_id} has format {version}{' (Danube 0.1)' if version < 3 else ''}, and this Danube"
-                f" reads format {FORMAT_VERSION} only; nothing was changed: start the Danube that wrote it, or set"
-                " data_directory to a new one"
+                f" reads formats {_READABLE[0]} to {FORMAT_VERSION}; nothing was changed: start the Danube that wrote"
+                " it, or set data_directory to a new one"
             )
         if count > _MAX_LIVE:
             continue

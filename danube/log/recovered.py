@@ -40,7 +40,7 @@ class Visitor(Protocol):
         ...
 
     def forget(self, topic_id: TopicId) -> None:
-        """Note that a topic was deleted: all that was received of it is void."""
+        """Note that a topic was deleted, or that another copy of it follows: all that was received of it is void."""
         ...
 
 

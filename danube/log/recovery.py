@@ -373,6 +373,11 @@ class Recovery:
                     visitor.snapshot(topic_id, snapshot.state)
             elif kind == EntryType.TOMBSTONE:
                 self._bury(topic_id, file)
+            elif kind == EntryType.TAKEOVER:
+                self._forget(topic_id)
+                note(file, topic_id, kind)
+                if visitor is not None:
+                    visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
             elif kind not in _OWN:
                 note(file, topic_id, kind)
                 if visitor is not None:
@@ -381,6 +386,11 @@ class Recovery:
     def _bury(self, topic_id: TopicId, file: JournalFile) -> None:
         """Forget all that was read of a deleted topic."""
         self._files.bury(topic_id, file)
+        self._forget(topic_id)
+
+    def _forget(self, topic_id: TopicId) -> None:
+        """Forget all that was read of a topic: it was deleted, or another copy of it follows."""
+        self._files.drop_topic(topic_id)
         self._recovered.topics.pop(topic_id, None)
         self.snapshots.forget(topic_id)
         if self._visitor is not None:

@@ -175,7 +175,8 @@ PAUSED: Final = _add(
     _A.PUBLISH,
     _C,
     "danube_publish_paused_seconds_total",
-    "Time that batches have waited, of all producers together: for room in the journal, or for a publish rate.",
+    "Time that batches have waited, of all producers together: for room in the journal, for a publish rate, or while a"
+    " topic moves.",
     "by",
 )
 

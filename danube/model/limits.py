@@ -355,6 +355,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_peer_message_bytes: int = 16 * MIB
     """Largest message, call or answer between brokers. A dead letter for a topic of another broker has to fit in, so it
     should exceed ``max_batch_bytes``."""
+    max_moves: int = 16
+    """Topics that a broker moves to others at a time; further ones wait. As many again may move to it from each other
+    broker."""
+    move_chunk_bytes: int = 1 * MIB
+    """About so many bytes of batches go into one call while a topic is copied to another broker; below
+    ``max_peer_message_bytes``. A topic stops only when less than this is missing there."""
+    move_freeze_s: float = 2.0
+    """Time in which a topic that stops for its move has to settle what is on its way; then the move is given up."""
+    move_timeout_s: float = 30.0
+    """Time in which another broker has to answer each call of a move, and after which it forgets one that is silent."""
     peer_queue_messages: int = 64
     """Messages of one channel that wait to be sent to a broker; further ones are dropped."""
     peer_queue_bytes: int = 4 * MIB

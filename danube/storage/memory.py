@@ -39,7 +39,7 @@ class MemoryBackend(StorageBackend):
     """A backend over a :class:`MemorySpace`.
 
     Each call first sleeps for ``latency_s``. ``durable`` is the declared capability, for tests of a broker that
-    requires a durable storage: the space survives a simulated broker.
+    requires a durable storage: the space survives a simulated broker. So is ``shared``: several brokers have it.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class MemoryBackend(StorageBackend):
         *,
         url: str = "memory://",
         durable: bool = False,
+        shared: bool = False,
         latency_s: float = 0.0,
         max_object_bytes: int = 1 * GIB,
         wall_clock_us: WallClock = system_wall_clock_us,
@@ -57,7 +58,7 @@ class MemoryBackend(StorageBackend):
         self._url = url
         self._wall_clock_us = wall_clock_us
         self._capabilities = StorageCapabilities(
-            durable=durable, conditional_put=True, shared=False, max_object_bytes=max_object_bytes
+            durable=durable, conditional_put=True, shared=shared, max_object_bytes=max_object_bytes
         )
 
     @property
@@ -67,7 +68,7 @@ class MemoryBackend(StorageBackend):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Not shared with other machines; durable if declared so."""
+        """Durable, and shared with other machines, if declared so."""
         return self._capabilities
 
     async def put(self, key: str, data: bytes | bytearray, *, if_absent: bool = False) -> None:

@@ -52,6 +52,11 @@ class SubscriptionRows:
             found.setdefault(TopicId(int(topic_id, 16)), {})[name] = decode_subscription(item.value)
         return found
 
+    async def of_topic(self, topic_id: TopicId) -> dict[str, SubscriptionRecord]:
+        """Return the durable subscriptions of a topic or partition, by their names."""
+        items = (await self._store.list(f"/subscriptions/{topic_id:016x}/"))[0]
+        return {item.key.rsplit("/", 1)[1]: decode_subscription(item.value) for item in items}
+
     async def create(
         self,
         topic_id: TopicId,

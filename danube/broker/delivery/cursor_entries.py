@@ -127,6 +127,10 @@ class CursorEntries:
         if go_on:
             self._go_on()
 
+    def give_up(self, error: DanubeError) -> None:
+        """Write nothing more, and end those who wait: the topic has moved to another broker, without these changes."""
+        self._not_saved(error)
+
     @property
     def in_flight(self) -> bool:
         """Whether an entry is in flight."""

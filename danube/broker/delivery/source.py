@@ -85,6 +85,15 @@ class Source(Target, Protocol):
         """Raise TopicNotFoundError if the topic was deleted."""
         ...
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is about to move to another broker, so that nothing of it may change."""
+        ...
+
+    async def until_thawed(self) -> None:
+        """Wait while it is frozen; raise if it is gone then."""
+        ...
+
     def serves(self, name: str, subscription: object) -> bool:
         """Whether this is still the subscription of that name."""
         ...

@@ -152,6 +152,25 @@ class Subscription(Pump):
         self.dead_letters.close()
         self.end(error)
 
+    # --- Moves ---
+
+    def freeze(self) -> None:
+        """Write no cursor entry from now on, until :meth:`thaw`: acknowledgements are not confirmed meanwhile."""
+        self._journal.hold_back()
+
+    def thaw(self) -> None:
+        """Go on after :meth:`freeze`."""
+        self._journal.release(go_on=True)
+
+    def give_up(self, error: DanubeError) -> None:
+        """The topic has moved to another broker while it was frozen: end all who wait for an entry."""
+        self._journal.give_up(error)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no entry of the cursor is on its way to the journal, and no dead letter to its topic."""
+        return not self._journal.in_flight and not self.dead_letters.is_publishing
+
     # --- Policy ---
 
     @property
@@ -381,7 +400,11 @@ class Subscription(Pump):
         Raises:
             JournalFencedError, UnavailableError: it is not durable; the broker is about to end.
         """
-        await self._journal.quiet()  # entries reach the journal in order; the reset goes after the deltas
+        while True:
+            await self.topic.until_thawed()
+            await self._journal.quiet()  # entries reach the journal in order; the reset goes after the deltas
+            if not self.topic.is_frozen:
+                break
         self._ahead.clear()
         self.forget_failure()
         self._former_end = 0

@@ -24,7 +24,7 @@ from danube.broker.security.caller import require_creation
 from danube.broker.topic.topic import Topic
 from danube.cluster.ownership import Elsewhere, Mine, Unassigned
 from danube.cluster.placement import Placement
-from danube.cluster.records import BrokerState, broker_name
+from danube.cluster.records import BrokerState, broker_name, topic_key
 from danube.history.tenure import owner_epoch
 from danube.model import Durability, TopicPolicies, api, partition_name, validate_name, validate_topic
 from danube.model.errors import (
@@ -78,6 +78,8 @@ class Directory:
         following: acts on changes of the catalogue.
         forward_letters: has the owner of a topic publish dead letters; see :mod:`danube.broker.delivery.forwarding`.
         restoring: held while topics are restored from a bucket.
+        expected: topics of which this broker has a copy, because they are about to move to it.
+        arriving: topics that have moved to this broker and are served in a moment; the events are set then.
         registry: returns the schema registry, once the broker has started.
     """
 
@@ -94,6 +96,8 @@ class Directory:
         self.version = runtime.clock_us()
         self.watchers: set[trio.Event] = set()
         self.restoring = trio.Lock()
+        self.expected: set[TopicId] = set()
+        self.arriving: dict[TopicId, trio.Event] = {}
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self._creating = NamedLocks()
@@ -210,7 +214,18 @@ class Directory:
             if self.membership.is_alone:
                 raise
         await self.refresh(name)
+        await self._until_arrived(name)
         return self.find(name)
+
+    async def _until_arrived(self, name: str) -> None:
+        """Wait for a topic that has moved to this broker and is not served yet."""
+        try:
+            _, topic_id = self.catalogue.locate(name)
+        except DanubeError:
+            return  # the caller finds that out, too
+        arrival = self.arriving.get(topic_id)
+        if arrival is not None:
+            await arrival.wait()
 
     async def refresh(self, name: str) -> None:
         """Read the record of a topic and its assignments again, if others may have changed them, and act on them.
@@ -223,6 +238,8 @@ class Directory:
             return
         self.membership.check_reach()
         await self.catalogue.refresh(name)
+        for topic_id in self.expected:  # clients may hear of a move before this broker does
+            await self.membership.assignments.refresh(topic_key(topic_id))
         split = split_partition(name)
         for base in (name, split[0]) if split else (name,):
             self.following.look(base)

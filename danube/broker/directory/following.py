@@ -5,6 +5,8 @@ them with what is served here whenever one of them has changed::
 
     record and assignment to this broker        the topic is built and served
     assignment elsewhere (durability none)      the topic ends; clients are told its owner
+    assignment elsewhere, by a move             the same, and its entries in the journal are *buried*
+    assignment to this broker, by a move        the room :mod:`danube.broker.moving` serves the copy that it has
     record deleted                              the topic ends; its owner *buries* it, see below
     other policies, another schema subject      they are applied
 
@@ -96,6 +98,10 @@ class Following:
         """Topics and partitions that this broker got from another one."""
         self._policies: set[str] = set()
         self._notes = False
+        self.leaving: set[TopicId] = set()
+        """Topics that have moved away, until nothing of them is left in the journal."""
+        self.on_given: Callable[[TopicId], None] = _ignore
+        """Called when a topic that is stored has moved to this broker; must not raise."""
         self.on_change: list[Callable[[], None]] = []
         """Called whenever a topic was created, changed or deleted, by any broker; must not raise."""
         self._wake = trio.Event()
@@ -138,6 +144,8 @@ class Following:
                 self._moved.add(topic_id)
             # Else its record has not arrived: it is looked at then.
             self._wake.set()
+            if change.after is not None and change.after.owner == me and change.after.move:
+                self.on_given(topic_id)
         if change.after is None:
             self._notes = True
             self._wake.set()
@@ -225,6 +233,7 @@ class Following:
                 and membership.owns(topic_id)
                 and not level.recovers_itself
                 and not self._is_restored(topic_id)
+                and not (level.keeps and self._membership.assignments.values[topic_key(topic_id)].move)
             ):
                 try:
                     directory.adopt(level.build(each, topic_id, record))
@@ -234,9 +243,10 @@ class Following:
                     )
 
     def _end_if_lost(self, each: str, name: str, topic_id: TopicId) -> None:
-        """End a topic or partition of durability ``none`` that another broker owns now, or this one in a later epoch.
+        """End a topic or partition that was moved to another broker.
 
-        Others stay: their messages are in the journal of this broker.
+        Of those of durability ``none`` also one that another broker owns for another reason, or this one in a later
+        epoch. Others stay: their messages are in the journal of this broker.
 
         Args:
             each: its name.
@@ -245,11 +255,30 @@ class Following:
         """
         directory, membership = self._directory, self._membership
         topic, record = directory.served(topic_id), self._catalogue.find(name)
-        if topic is None or record is None or directory.level(record).keeps:
+        if topic is None or record is None:
+            return
+        if directory.level(record).keeps:
+            assignment = membership.assignments.values.get(topic_key(topic_id))
+            if assignment is not None and assignment.owner != membership.me and assignment.move:
+                error = directory.absence(each, record, topic_id)
+                directory.withdraw([topic_id], lambda _: error)
+                directory.history.release_topic(topic_id)
+                self.leaving.add(topic_id)
+                directory.runtime.start(self._leave, topic)
             return
         if not membership.owns(topic_id) or topic.owner_epoch != membership.epoch(topic_id):
             error = directory.absence(each, record, topic_id)
             directory.withdraw([topic_id], lambda _: error)
+
+    async def _leave(self, topic: Topic) -> None:
+        """Remove what the journal holds of a topic that has moved away. A crash leaves that to the next start."""
+        try:
+            await topic.intake.wait_settled()
+            await self._directory.runtime.journal.bury([topic.topic_id])
+        except (DanubeError, OSError) as error:
+            _log.info("what is left of topic %r, which has moved away, is removed later: %s", topic.name, error)
+        finally:
+            self.leaving.discard(topic.topic_id)
 
     def _is_restored(self, topic_id: TopicId) -> bool:
         """Whether it existed before it was assigned: then it is served once its cursors are known, too."""
@@ -317,3 +346,7 @@ class Following:
             )
             return False
         return True
+
+
+def _ignore(topic_id: TopicId) -> None:
+    """Initial callback: does nothing."""

@@ -15,6 +15,8 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.broker.topic.recovered import RecoveryVisitor
+from danube.cluster.moves import Copied, Fate, fate_at_recovery
+from danube.cluster.records import topic_key
 from danube.model.errors import DataLossError
 from danube.model.ids import FIRST_OFFSET, TopicId
 from danube.model.log_events import log_event
@@ -44,6 +46,8 @@ class Unsettled(NamedTuple):
     """Topics whose state is not the one that their entries describe."""
     deleted: list[list[TopicId]]
     """Ids of deleted topics, those of one together."""
+    void: list[TopicId]
+    """Topics whose entries count for nothing: they have moved away, or their move to this broker was given up."""
 
 
 async def recover(
@@ -78,6 +82,7 @@ async def recover(
         {topic_id: max(found.start_offset, found.end_offset) for topic_id, found in history.catalogue.topics.items()}
     )
     await history.sweep(catalogue.alive())
+    void = _void(directory, visitor, report, is_changed=loss_accepted or reconciling)
     changed: list[Topic] = []
     bare: list[str] = []
     for name, record in catalogue.topics():
@@ -99,7 +104,7 @@ async def recover(
                         extra=log_event("topic.producers_lost", topic=topic_name),
                     )
                 _note_unread(topic, history.catalogue.find(topic_id), recovered, visitor.topics.get(topic_id))
-            failure = topic.failure or stopped.get(topic_id)
+            failure = topic.failure or stopped.get(topic_id) or void.missing.get(topic_id)
             if failure is not None:
                 topic.stop(failure)
                 _log.error(
@@ -129,7 +134,42 @@ async def recover(
             if topic_id not in names:  # else it was restored from a bucket
                 runtime.journal.drop_topic(topic_id)
     _strand(runtime.journal, runtime.journal.topic_ids() - catalogue.alive())
-    return Unsettled(changed, deleted)
+    return Unsettled(changed, deleted, void.buried)
+
+
+class _Void(NamedTuple):
+    """Topics whose entries in the journal are not those that the metadata name."""
+
+    buried: list[TopicId]
+    missing: dict[TopicId, DataLossError]
+
+
+def _void(directory: Directory, visitor: RecoveryVisitor, report: Recovered, *, is_changed: bool) -> _Void:
+    """Find the entries that count for nothing, and forget what was read of them.
+
+    Args:
+        directory: of the topics.
+        visitor, report: what the journal holds.
+        is_changed: whether the metadata are a new incarnation, or a loss was accepted: then nothing is removed.
+    """
+    membership, found = directory.membership, _Void([], {})
+    for topic_id in directory.runtime.journal.topic_ids() | visitor.topics.keys():
+        assignment = membership.assignments.values.get(topic_key(topic_id))
+        state = visitor.topics.get(topic_id)
+        copied = Copied(state.move, state.epoch, state.pending) if state is not None else Copied()
+        fate = fate_at_recovery(membership.me, assignment, copied)
+        if fate is Fate.BURY and not is_changed:
+            found.buried.append(topic_id)
+            report.topics.pop(topic_id, None)
+            visitor.forget(topic_id)
+        elif fate is Fate.MISSING and not is_changed:
+            found.missing[topic_id] = DataLossError(
+                f"topic {topic_id:016x} was moved to this broker, and its journal does not hold what was moved; restore"
+                " the files of the journal from a copy, or delete the topic"
+            )
+    if found.buried:
+        _log.info("%d topics that are not on this broker any more leave its journal", len(found.buried))
+    return found
 
 
 async def settle(directory: Directory, found: Unsettled) -> None:
@@ -144,6 +184,7 @@ async def settle(directory: Directory, found: Unsettled) -> None:
         DanubeError: the journal has failed, or the metadata cannot be reached.
     """
     journal, catalogue = directory.runtime.journal, directory.catalogue
+    await journal.bury(found.void)
     await journal.save({topic.topic_id: topic.whole_snapshot() for topic in found.changed})
     alive = catalogue.alive()
     for ids in found.deleted:

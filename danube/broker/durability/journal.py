@@ -84,6 +84,8 @@ class JournalLevel(Level):
         policies = self.policies.of_topic(name, record)
         topic = Topic(runtime, self.registry, self, name, topic_id, record, policies, log, producers, runtime.journal)
         topic.failure = failure
+        if found is not None:
+            topic.move, topic.move_epoch = found.move, found.epoch
         return topic
 
     def check_states(self, what: str, topics: int = 0) -> None:

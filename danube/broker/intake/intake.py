@@ -194,10 +194,37 @@ class Intake:
         self._namespace_space = namespace_space
         self._space: Space | None = None
         """The stored bytes of its namespace."""
+        self._frozen: trio.Event | None = None
+        """Set when the topic takes something again, or is gone; None: it takes everything."""
         self.schema_rule: SchemaRule | None = None
         """Checks that batches name a schema of the topic's subject; None: they need not."""
         self._subject_schemas = subject_schemas
         self.apply_policies(policies)
+
+    # --- Moves ---
+
+    def freeze(self) -> None:
+        """Take no batch and open no session from now on: they wait until :meth:`thaw`."""
+        if self._frozen is None:
+            self._frozen = trio.Event()
+
+    def thaw(self) -> None:
+        """Go on after :meth:`freeze`. If the topic is gone, all who wait get its error."""
+        frozen, self._frozen = self._frozen, None
+        if frozen is not None:
+            frozen.set()
+
+    async def _until_thawed(self) -> None:
+        """Wait while the topic is frozen.
+
+        Raises:
+            DanubeError: it is gone, for example to another broker.
+        """
+        while (frozen := self._frozen) is not None:
+            began = trio.current_time()
+            await frozen.wait()
+            self._figures.paused_s["move"] += trio.current_time() - began
+            self._topic.check_alive()
 
     # --- Sessions ---
 
@@ -309,8 +336,10 @@ class Intake:
             LimitExceededError: too many producers.
             DanubeError: the journal accepts nothing any more.
         """
-        topic, table, now_us = self._topic, self._table, self._clock_us()
+        topic, table = self._topic, self._table
         await self._read_unread()
+        await self._until_thawed()
+        now_us = self._clock_us()
         topic.check_alive()
         self._check_room(name)
         self._roster.check_not_held()
@@ -343,6 +372,7 @@ class Intake:
         return name
 
     async def _open(self, request: api.PublishOpen, exclusive: bool) -> ProducerSession:
+        await self._until_thawed()  # what is opened now would be unknown to the broker that gets the topic
         topic, table, now_us = self._topic, self._table, self._clock_us()
         self._expire(now_us)
         name = request.producer_name
@@ -498,6 +528,8 @@ class Intake:
         """
         topic = self._topic
         topic.check_alive()
+        if self._frozen is not None:
+            return False
         if self._pace is not None and not self._pace.is_free:
             return False
         if self._shared is not None and not self._shared.is_free:
@@ -530,6 +562,13 @@ class Intake:
 
         Raises as :meth:`pay` and :meth:`danube.log.Journal.admit`.
         """
+        while True:
+            await self._until_thawed()
+            await self._admit(size, paid=paid)
+            if self._frozen is None:
+                return
+
+    async def _admit(self, size: int, *, paid: bool) -> None:
         if not paid and self._space is not None:
             self._space.check(size)
         if paid:

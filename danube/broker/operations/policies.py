@@ -170,7 +170,7 @@ class PolicyOperations:
         return (split[0], topics[0].topic_id) if split else (name, NO_TOPIC)
 
     async def _change(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
-        topic.check_not_deleted()
+        await topic.until_thawed()
         if not topic.serves(subscription.name, subscription):
             raise SubscriptionNotFoundError(f"subscription {subscription.name!r} of topic {topic.name!r} was deleted")
         await topic.level.change_subscription(topic, subscription, policy)

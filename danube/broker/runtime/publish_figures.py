@@ -32,7 +32,7 @@ class PublishFigures:
         self._clock_us = clock_us
         self.durations: dict[Durability, Histogram] = {}
         self.duplicates = self.mismatches = 0
-        self.paused_s = {"journal": 0.0, "publish_rate": 0.0, "namespace_rate": 0.0}
+        self.paused_s = {"journal": 0.0, "publish_rate": 0.0, "namespace_rate": 0.0, "move": 0.0}
         self.now_us = 0
 
     def durations_of(self, durability: Durability) -> Histogram:

@@ -27,7 +27,7 @@ from danube.model import api, validate_name
 from danube.model.batch import BatchHeader, check_part
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import DanubeError, DataDirectoryError, FailedPreconditionError, InvalidArgumentError
-from danube.model.ids import ProducerId
+from danube.model.ids import ProducerId, TopicId
 from danube.model.log_events import log_event
 from danube.model.names import MAX_NAME_LENGTH, validate_identifier
 from danube.model.stage_api import (
@@ -91,6 +91,10 @@ class Stages:
     def used_bytes(self) -> int:
         """Bytes of all stages."""
         return self._store.used_bytes
+
+    def holds(self, topic_id: TopicId) -> bool:
+        """Whether there are stages of a topic or partition."""
+        return any(stage.head.topic_id == topic_id for stage in self._store)
 
     def topics_of(self, producer: str, stage_ids: Iterable[int], write_id: str) -> set[str]:
         """Return the topics of some stages, of all others of their producer or write, and of its last commit."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from danube.dispatch import Cursor, CursorSnapshot, decode_entry
-from danube.log.format import EntryType
+from danube.log.format import TAKEOVER_ENTRY, EntryType
 from danube.log.index import Location
 from danube.log.producers import ProducerTable
 from danube.model import BatchHeader, Durability, Limits, Stamp
@@ -28,6 +28,12 @@ class TopicSnapshot(msgspec.Struct, array_like=True):
     producers: bytes
     cursors: list[bytes] = []
     """Of its subscriptions; empty in buckets, where they have snapshots of their own."""
+    move: int = 0
+    """The move that has brought the topic here; 0: it was not moved. The TAKEOVER entry may be gone with its file."""
+    epoch: int = 0
+    """The epoch of that move."""
+    pending: bool = False
+    """Whether the snapshot was taken while the move was not confirmed."""
 
 
 _SNAPSHOT = msgspec.msgpack.Decoder(TopicSnapshot)
@@ -36,11 +42,17 @@ _SNAPSHOT = msgspec.msgpack.Decoder(TopicSnapshot)
 class TopicState:
     """The state of one topic, from snapshots and control entries."""
 
-    __slots__ = ("end_offset", "producers")
+    __slots__ = ("end_offset", "epoch", "move", "pending", "producers")
 
     def __init__(self, producers: ProducerTable, end_offset: Offset = FIRST_OFFSET) -> None:
         self.producers = producers
         self.end_offset = end_offset
+        self.move = 0
+        """The move that has brought the topic to this journal; 0: it was not moved."""
+        self.epoch = 0
+        """The epoch of that move."""
+        self.pending = False
+        """Whether the journal does not show that the move was confirmed."""
 
 
 def new_cursor(record: SubscriptionRecord, limits: Limits) -> Cursor:
@@ -106,6 +118,8 @@ class RecoveryVisitor:
         state = self._topic(topic_id)
         state.end_offset = max(state.end_offset, snapshot.end_offset)
         state.producers.restore(snapshot.producers)
+        if snapshot.move:
+            state.move, state.epoch, state.pending = snapshot.move, snapshot.epoch, snapshot.pending
         return snapshot.cursors
 
     def snapshot(self, topic_id: TopicId, state: bytes) -> None:
@@ -122,7 +136,7 @@ class RecoveryVisitor:
                 cursor.apply(entry)
 
     def forget(self, topic_id: TopicId) -> None:
-        """Journal: a topic was deleted. If it is known, it was restored afterwards."""
+        """Journal: a topic was deleted, or is copied once more. If it is known, it was restored, or has returned."""
         self.topics.pop(topic_id, None)
         self._start_cursors(topic_id)
 
@@ -138,3 +152,7 @@ class RecoveryVisitor:
                 self.lost_seeks[entry.subscription_id] = entry.generation
         elif entry_type == EntryType.PRODUCER and topic_id in self._names:
             self._topic(topic_id).producers.apply_entry(payload)
+        elif entry_type == EntryType.TAKEOVER and topic_id in self._names:
+            state = self._topic(topic_id)
+            state.move, _, state.epoch = TAKEOVER_ENTRY.unpack(payload)
+            state.pending = True

@@ -7,9 +7,10 @@ to them at once and stores nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import trio
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from danube.model.records import SubscriptionRecord, TopicRecord
 
 __all__ = ["Home", "Level", "Topic"]
+
+_QUIET_POLL_S: Final = 0.01
 
 
 class Home(Protocol):
@@ -164,6 +167,11 @@ class Topic:
         """Set when a message has arrived, or the topic was deleted."""
         self.deleted: DanubeError | None = None
         """Error returned to callers after the topic is deleted."""
+        self.move = 0
+        """The move that has brought it to this broker, if the journal has to tell; 0: none."""
+        self.move_epoch = 0
+        """The epoch of that move."""
+        self._frozen: trio.Event | None = None
         self.failure: DanubeError | None = None
         """Set when stored data is damaged: the topic stops with this error."""
         self.intake = Intake(
@@ -195,7 +203,9 @@ class Topic:
     def whole_snapshot(self) -> bytes:
         """Return its state with its cursors, for a snapshot in the journal."""
         cursors = [subscription.snapshot() for subscription in self.subscriptions.values()]
-        return msgspec.msgpack.encode(TopicSnapshot(self.end_offset, self.producers.snapshot(), cursors))
+        return msgspec.msgpack.encode(
+            TopicSnapshot(self.end_offset, self.producers.snapshot(), cursors, self.move, self.move_epoch)
+        )
 
     @property
     def end_offset(self) -> Offset:
@@ -285,6 +295,58 @@ class Topic:
     def start_task(self, run: Callable[[trio.CancelScope], Awaitable[None]], scope: trio.CancelScope) -> None:
         """Run a task of a subscription that ends with the broker."""
         self._runtime.start(run, scope)
+
+    # --- Moves ---
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is about to move to another broker, so that nothing of it may change."""
+        return self._frozen is not None
+
+    async def until_thawed(self) -> None:
+        """Wait while it is frozen.
+
+        Raises:
+            DanubeError: it is gone, for example to another broker.
+        """
+        while self._frozen is not None:
+            await self._frozen.wait()
+        self.check_not_deleted()
+
+    @asynccontextmanager
+    async def frozen(self) -> AsyncIterator[None]:
+        """Freeze it inside the block: publishers and acknowledgements wait, and nothing of it changes in the journal.
+
+        The block begins when everything that was on its way is settled. Deliveries go on. If the topic was ended inside
+        the block, all who wait get its error; else they go on.
+
+        Raises:
+            DanubeError: it is gone.
+        """
+        async with self._creating:  # no subscription is created or deleted meanwhile
+            self.check_alive()
+            assert self._frozen is None
+            frozen = self._frozen = trio.Event()
+            self.intake.freeze()
+            held = list(self.subscriptions.values())
+            for subscription in held:
+                subscription.freeze()
+            try:
+                await self.intake.wait_settled()
+                while not all(subscription.is_quiet for subscription in held):
+                    with trio.move_on_after(_QUIET_POLL_S):  # no commit here tells that a dead letter has arrived
+                        await self._runtime.commits.next_commit()
+                self.check_alive()
+                yield
+            finally:
+                self._frozen = None
+                frozen.set()
+                self.intake.thaw()
+                for subscription in held:
+                    if self.deleted is not None:
+                        subscription.give_up(self.deleted)
+                    else:
+                        subscription.thaw()
 
     # --- Policies ---
 
@@ -443,6 +505,7 @@ class Topic:
 
             async def create() -> None:
                 async with self._creating:
+                    self.check_not_deleted()
                     found = self.subscriptions.get(request.subscription)
                     created.append(found if found is not None else await self._create_subscription(request))
 
@@ -506,6 +569,7 @@ class Topic:
 
     async def _delete_subscription(self, name: str) -> None:
         async with self._creating:  # no subscription of the same name is created before this one is removed completely
+            self.check_not_deleted()
             subscription = self.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFoundError(f"topic {self.name!r} has no subscription {name!r}")

@@ -292,6 +292,8 @@ class BrokerNode:
         self._changed = False
         self._network = network
         self._buckets = buckets
+        self.shares_storages = False
+        """Whether its broker is told that other brokers reach its storages, too."""
         self._random = random
         self._wall_clock_us = wall_clock_us
         self._trace = trace
@@ -520,7 +522,13 @@ class BrokerNode:
             config: BrokerConfig, storage: StorageConfig, wall_clock_us: Callable[[], int]
         ) -> AsyncIterator[_LifeStorage]:
             space = self._buckets.setdefault(storage.url, MemorySpace())
-            backend = MemoryBackend(space, url=storage.url, durable=True, wall_clock_us=self._wall_clock_us)
+            backend = MemoryBackend(
+                space,
+                url=storage.url,
+                durable=True,
+                shared=self.shares_storages,
+                wall_clock_us=self._wall_clock_us,
+            )
             handle = _LifeStorage(backend, Random(self._random.getrandbits(64)), life, self._touch)
             for name, value in self.storage_faults.items():
                 setattr(handle, name, value)

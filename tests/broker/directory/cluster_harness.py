@@ -73,6 +73,7 @@ class Machine:
             failed=self._failed,
         )
         self.node.shared = world.store
+        self.node.shares_storages = world.shared_storages
         self._ended = trio.Event()
 
     def _failed(self, node: BrokerNode, life: Life, error: BaseException) -> None:
@@ -136,6 +137,8 @@ class ClusterWorld:
         self.nursery = nursery
         self.shared_buckets = bool(settings.pop("shared_buckets", False))
         """Whether storages of the same URL are the same for all brokers."""
+        self.shared_storages = bool(settings.pop("shared_storages", False))
+        """Whether the storages say that they are shared."""
         self.seed = int(settings.pop("seed", 0))
         """Worlds that share nothing but a storage need different ones: what their brokers draw has to differ."""
         self.settings = settings

@@ -1,0 +1,386 @@
+"""Takes topics that move to this broker: copies their batches and their state into its journal, and serves them.
+
+A copy is *pending* until the assignment names this broker and the move (:func:`danube.cluster.moves.fate_of_copy`).
+Its entries are behind a TAKEOVER entry with the id of the move. When the order has vanished and the assignment does not
+name it, they are buried.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from danube.broker.runtime.named_locks import NamedLocks
+from danube.broker.topic.recovered import RecoveryVisitor, TopicSnapshot
+from danube.cluster.moves import Fate, fate_of_copy
+from danube.cluster.moving_calls import CHANNEL, Append, Call, Finish, Open, State, Taken, decode_call, encode
+from danube.cluster.ordering import withdraw_move
+from danube.cluster.records import ASSIGNMENTS, MOVES, Assignment, MoveRecord, broker_name, topic_key
+from danube.log import Entry, EntryType, Location, RecoveredTopic
+from danube.log.format import TAKEOVER_ENTRY
+from danube.metadata.table import decode_record
+from danube.model.batch import STAMP_SIZE, BatchHeader, Stamp, check_part, read_stamp
+from danube.model.errors import (
+    DanubeError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    LimitExceededError,
+    UnavailableError,
+)
+from danube.model.ids import TopicId
+from danube.model.log_events import log_event
+
+if TYPE_CHECKING:
+    from danube.broker.directory.directory import Directory
+    from danube.metadata import KeyValue, RowChange
+    from danube.model import Durability
+    from danube.model.ids import Offset
+    from danube.model.records import SubscriptionRecord, TopicRecord
+    from danube.peers import Peer, Peers
+
+__all__ = ["Arrivals"]
+
+_log = logging.getLogger("danube.broker")
+
+_RETRY_S: Final = 0.25
+_FULL: Final = 0.9
+"""Share of ``journal_max_bytes`` that may be in use after a topic was taken."""
+_ASSIGNMENT: Final = msgspec.msgpack.Decoder(Assignment)
+_ORDER: Final = msgspec.msgpack.Decoder(MoveRecord)
+_SNAPSHOT: Final = msgspec.msgpack.Decoder(TopicSnapshot)
+
+
+class _Landing:
+    """The owner of one entry of a copy on its way to the journal."""
+
+    __slots__ = ("copy", "header", "stamp")
+
+    def __init__(self, copy: _Copy, stamp: Stamp | None, header: BatchHeader | None) -> None:
+        self.copy = copy
+        self.stamp = stamp
+        self.header = header
+
+    def settled(self, entry: Entry, error: DanubeError | None) -> None:
+        """Journal: the entry is durable, or never will be."""
+        self.copy.settled(self, entry, error)
+
+    def stalled(self, entry: Entry, error: DanubeError) -> None:
+        """Never called: the copy is in the journal of the broker."""
+
+
+class _Copy:
+    """A topic that is being copied to this broker."""
+
+    def __init__(self, call: Open, record: TopicRecord) -> None:
+        self.topic_id = call.topic_id
+        self.move = call.move
+        self.name = call.topic
+        self.epoch = call.epoch
+        self.durability: Durability = record.durability
+        self.recovered: RecoveredTopic | None = None
+        """The batches that are in the journal."""
+        self.end_offset: Offset = call.first_offset
+        self.pieces: list[bytes] = []
+        self.rows: Mapping[str, SubscriptionRecord] = {}
+        self.visitor: RecoveryVisitor | None = None
+        """Holds the state, once the copy is complete."""
+        self.heard_at = trio.current_time()
+        self.error: DanubeError | None = None
+        self._in_flight = 0
+        self._idle = trio.Event()
+
+    def begin(self) -> None:
+        """An entry is about to be submitted."""
+        if not self._in_flight:
+            self._idle = trio.Event()
+        self._in_flight += 1
+
+    def settled(self, landing: _Landing, entry: Entry, error: DanubeError | None) -> None:
+        """Note an entry that has settled."""
+        self._in_flight -= 1
+        if error is not None:
+            self.error = error
+        elif landing.stamp is not None and landing.header is not None:
+            if self.recovered is None:
+                self.recovered = RecoveredTopic(self.topic_id, landing.stamp.base_offset)
+            location = Location(entry.file, entry.position)
+            self.end_offset = self.recovered.add(landing.stamp, landing.header, location)
+        if not self._in_flight:
+            self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Wait until all entries have settled; raise if one never will."""
+        while self._in_flight:
+            await self._idle.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class Arrivals:
+    """The topics that move to this broker; see the module.
+
+    Args:
+        directory: of the topics.
+        peers: links to the other brokers.
+
+    Attributes:
+        taken: topics that were taken since the broker was started.
+    """
+
+    def __init__(self, directory: Directory, peers: Peers) -> None:
+        self._directory = directory
+        self._membership = directory.membership
+        self._runtime = directory.runtime
+        self._store = directory.catalogue.store
+        self._copies: dict[TopicId, _Copy] = {}
+        self._locks = NamedLocks()
+        self.taken = 0
+        self._membership.on_move.append(self._order_changed)
+        self._peers = peers
+        directory.following.on_given = self._given
+
+    # --- Calls of the owner ---
+
+    async def answer(self, peer: Peer, payload: bytes) -> bytes:
+        """Answer one call; see :mod:`danube.cluster.moving_calls`.
+
+        Raises:
+            DanubeError: this broker cannot take the topic; the move is given up.
+        """
+        call = decode_call(payload)
+        async with self._locks.hold(topic_key(call.topic_id)):
+            if isinstance(call, Open):
+                copy = await self._open(call)
+            else:
+                copy = self._copy_of(call)
+                copy.heard_at = trio.current_time()
+                if isinstance(call, Append):
+                    await self._append(copy, call.batches)
+                elif isinstance(call, State):
+                    copy.pieces.append(call.piece)
+                else:
+                    await self._finish(copy, call)
+            copy.heard_at = trio.current_time()
+            return encode(Taken(copy.end_offset))
+
+    def _copy_of(self, call: Call) -> _Copy:
+        copy = self._copies.get(call.topic_id)
+        if copy is None or copy.move != call.move:
+            raise FailedPreconditionError(
+                f"broker {self._membership.broker} has no copy of topic {topic_key(call.topic_id)} for this move: it"
+                " was started again, or the move was given up"
+            )
+        return copy
+
+    async def _open(self, call: Open) -> _Copy:
+        topic_id, me, journal = call.topic_id, self._membership.broker, self._runtime.journal
+        await self._check_ordered(call)
+        directory = self._directory
+        if directory.served(topic_id) is not None or topic_id in directory.following.leaving:
+            raise UnavailableError(f"broker {me} has not let go of topic {call.topic!r} yet")
+        await directory.catalogue.refresh(call.topic)
+        record, known = directory.catalogue.locate(call.topic)
+        if known != topic_id:
+            raise FailedPreconditionError(f"topic {call.topic!r} was deleted, and created again")
+        level = directory.level(record)
+        if not level.checkpointed:
+            raise FailedPreconditionError(f"topic {call.topic!r} of durability {record.durability.value!r} cannot move")
+        if record.storage not in directory.history.storages:
+            raise FailedPreconditionError(f"broker {me} has no storage {record.storage!r}, which the topic needs")
+        level.check_states(f"topic {call.topic!r}", 1)
+        most = _FULL * self._runtime.limits.journal_max_bytes
+        if journal.used_bytes + call.journal_bytes > most:
+            raise LimitExceededError(
+                f"the journal of broker {me} has no room for {call.journal_bytes} bytes of the topic: it uses"
+                f" {journal.used_bytes} bytes of journal_max_bytes = {self._runtime.limits.journal_max_bytes}"
+            )
+        former = self._copies.get(topic_id)
+        if former is not None or topic_id in journal.topic_ids():
+            await self._bury(topic_id, former)
+        copy = _Copy(call, record)
+        self._copies[topic_id] = copy
+        directory.expected.add(topic_id)
+        payload = TAKEOVER_ENTRY.pack(call.move, call.first_offset, call.epoch)
+        copy.begin()
+        self._submit(Entry(EntryType.TAKEOVER, topic_id, record.durability, (payload,), _Landing(copy, None, None)))
+        await copy.until_idle()
+        return copy
+
+    async def _check_ordered(self, call: Open) -> None:
+        """Check that the metadata order this move, to this start of this broker."""
+        moves, key = self._membership.moves, topic_key(call.topic_id)
+        order = moves.values.get(key)
+        if order is None or order.move != call.move:
+            await moves.refresh(key)
+            order = moves.values.get(key)
+        if order is None or order.move != call.move or order.target != self._membership.me:
+            raise FailedPreconditionError(f"the move of topic {call.topic!r} is not ordered any more")
+        if order.target_session != self._membership.session_revision:
+            raise FailedPreconditionError(
+                f"the move of topic {call.topic!r} was ordered before broker {self._membership.broker} was started"
+                " again"
+            )
+
+    def _submit(self, entry: Entry) -> None:
+        landing = entry.owner
+        assert isinstance(landing, _Landing)
+        try:
+            self._runtime.journal.submit(entry)
+        except DanubeError as error:
+            landing.settled(entry, error)
+            raise
+
+    async def _append(self, copy: _Copy, batches: Sequence[tuple[bytes, bytes]]) -> None:
+        journal = self._runtime.journal
+        for head, part in batches:
+            stamp, header = read_stamp(head), check_part(part)
+            size = STAMP_SIZE + len(part)
+            if stamp.topic_id != copy.topic_id or stamp.total_size != size or len(head) != STAMP_SIZE:
+                raise InvalidArgumentError(f"a batch for topic {copy.name!r} contradicts its stamp")
+            await journal.admit(size)
+            copy.begin()
+            self._submit(
+                Entry(
+                    EntryType.BATCH,
+                    copy.topic_id,
+                    copy.durability,
+                    (head, part),
+                    _Landing(copy, stamp, header),
+                    end_offset=stamp.base_offset + header.record_count,
+                    size=size,
+                )
+            )
+        await copy.until_idle()
+
+    async def _finish(self, copy: _Copy, call: Finish) -> None:
+        """Make the copy complete, and sync all of it."""
+        await copy.until_idle()
+        if copy.recovered is not None and copy.end_offset != call.end_offset:
+            raise DataLossError(
+                f"topic {copy.name!r} ends at {call.end_offset}, and its copy at {copy.end_offset}; nothing has moved"
+            )
+        state = b"".join(copy.pieces)
+        rows = await self._directory.catalogue.subscriptions.of_topic(copy.topic_id)
+        visitor = RecoveryVisitor({copy.topic_id: copy.name}, {copy.topic_id: rows}, self._runtime.limits)
+        snapshot = _SNAPSHOT.decode(state)
+        snapshot.move, snapshot.epoch, snapshot.pending = copy.move, copy.epoch, True
+        marked = msgspec.msgpack.encode(snapshot)
+        visitor.snapshot(copy.topic_id, marked)
+        journal = self._runtime.journal
+        await journal.save({copy.topic_id: marked})
+        await journal.sync(journal.sequence)
+        copy.rows, copy.visitor, copy.pieces = rows, visitor, []
+        copy.end_offset = call.end_offset
+
+    # --- What becomes of a copy ---
+
+    def _order_changed(self, change: RowChange[MoveRecord]) -> None:
+        copy = self._copies.get(TopicId(int(change.name, 16)))
+        if copy is not None and (change.after is None or change.after.move != copy.move):
+            self._runtime.start(self._judge, copy)
+
+    def _given(self, topic_id: TopicId) -> None:
+        copy = self._copies.get(topic_id)
+        assignment = self._membership.assignments.values[topic_key(topic_id)]
+        if copy is not None and assignment.move == copy.move and topic_id not in self._directory.arriving:
+            self._directory.arriving[topic_id] = trio.Event()
+            self._runtime.start(self._judge, copy)
+
+    async def run(self) -> None:
+        """Task: take topics, once the journal runs, and give up copies whose owners are silent; until cancelled."""
+        self._peers.on_call(CHANNEL, self.answer)
+        timeout_s = self._runtime.limits.move_timeout_s
+        while True:
+            await trio.sleep(timeout_s / 4)
+            for copy in list(self._copies.values()):
+                if trio.current_time() > copy.heard_at + 2 * timeout_s:
+                    await self._judge(copy)
+
+    async def _judge(self, copy: _Copy) -> None:
+        """Serve a copy, or bury it, as soon as it is certain what has become of its move."""
+        while self._copies.get(copy.topic_id) is copy:
+            try:
+                async with self._locks.hold(topic_key(copy.topic_id)):
+                    if self._copies.get(copy.topic_id) is not copy or not await self._decide(copy):
+                        return
+            except (DanubeError, OSError) as error:
+                _log.info("what becomes of the copy of topic %r is decided later: %s", copy.name, error)
+                await trio.sleep(_RETRY_S)
+
+    async def _decide(self, copy: _Copy) -> bool:
+        """Decide what becomes of a copy; return whether to decide again."""
+        key, me, table = topic_key(copy.topic_id), self._membership.me, self._membership.assignments
+        assignment = table.values.get(key)
+        if assignment is not None and assignment.owner == me and assignment.move == copy.move:
+            await self._serve(copy)
+            return False
+        row = await self._store.get(MOVES + key)
+        order = decode_record(row, _ORDER.decode) if row is not None else None
+        found: KeyValue | None = await self._store.get(ASSIGNMENTS + key)
+        assigned = decode_record(found, _ASSIGNMENT.decode) if found is not None else None
+        fate = fate_of_copy(me, copy.move, order.move if order is not None else None, assigned)
+        if fate is Fate.SERVE:
+            await table.refresh(key)
+            return True
+        if fate is Fate.WAIT:
+            if trio.current_time() <= copy.heard_at + 2 * self._runtime.limits.move_timeout_s:
+                return False  # its row was replaced in this broker's view, and is the same again
+            assert row is not None
+            await withdraw_move(self._store, copy.topic_id, row.mod_revision)
+            return True
+        await self._bury(copy.topic_id, copy)
+        _log.info("the move of topic %r to this broker was given up, and its copy is removed", copy.name)
+        return False
+
+    async def _bury(self, topic_id: TopicId, copy: _Copy | None) -> None:
+        """Remove a copy, or what is left of an earlier one."""
+        if copy is not None:
+            await copy.until_idle()
+        await self._runtime.journal.bury([topic_id])
+        self._forget(topic_id)
+
+    def _forget(self, topic_id: TopicId) -> None:
+        self._copies.pop(topic_id, None)
+        self._directory.expected.discard(topic_id)
+        arrival = self._directory.arriving.pop(topic_id, None)
+        if arrival is not None:
+            arrival.set()
+
+    async def _serve(self, copy: _Copy) -> None:
+        """Serve the topic: this broker is its owner."""
+        directory, topic_id = self._directory, copy.topic_id
+        visitor = copy.visitor
+        assert visitor is not None, f"topic {copy.name!r} was given to this broker before its copy was complete"
+        await directory.history.adopt_topic(topic_id)
+        try:
+            record, known = directory.catalogue.locate(copy.name)
+        except DanubeError:
+            known = TopicId(0)
+        if known != topic_id:  # it was deleted in the meantime
+            await directory.history.drop_topic(topic_id, copy.name)
+            await self._bury(topic_id, copy)
+            return
+        state = visitor.topics[topic_id]
+        topic = directory.level(record).build(copy.name, topic_id, record, copy.recovered, state)
+        start = topic.start_offset
+        damaged = copy.recovered.damaged if copy.recovered is not None else ()
+        lost = [(low, high) for low, high in damaged if high > start]
+        failure = topic.failure or (
+            DataLossError(f"topic {copy.name!r}: offsets {lost} are missing in its copy") if lost else None
+        )
+        if failure is not None:
+            topic.stop(failure)
+            _log.error("topic %r stops: %s", copy.name, failure, extra=log_event("topic.stopped", topic=copy.name))
+        for name, row in copy.rows.items():
+            topic.restore_subscription(name, row, visitor.cursors[row.subscription_id])
+        directory.adopt(topic)
+        self._forget(topic_id)
+        self.taken += 1
+        _log.info("topic %r has moved to broker %s", copy.name, broker_name(self._membership.me))
+        # Without it the next start would have to ask the assignment whether the copy counts: it does so, too.
+        await self._runtime.journal.save({topic_id: topic.whole_snapshot()})

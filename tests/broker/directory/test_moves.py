@@ -1,0 +1,279 @@
+"""Topics move from one broker to another while they are used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+from broker.broker_harness import wait_until
+from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
+from broker.directory.test_several_brokers import created
+
+import danube
+from danube.broker.moving import source as source_room
+from danube.cluster.moves import Complete, Copy, Done, Doubt, Event, Freeze, Reserve, Switch
+from danube.cluster.ordering import order_move
+from danube.cluster.records import Assignment, topic_key
+from danube.model import Durability
+from danube.model.ids import TopicId
+from danube.model.limits import MIB
+
+pytestmark = pytest.mark.virtual
+
+NAME = "/default/moving"
+SETTINGS: dict[str, Any] = {"cluster_secret": "file", "shared_buckets": True, "shared_storages": True}
+
+
+def topic_id_of(machine: Machine, name: str = NAME) -> TopicId:
+    return machine.broker.directory.catalogue.locate(name)[1]
+
+
+def assignment_of(machine: Machine, name: str = NAME) -> Assignment:
+    return machine.broker.directory.membership.assignments.values[topic_key(topic_id_of(machine, name))]
+
+
+def serves(machine: Machine, name: str = NAME) -> bool:
+    return machine.node.life is not None and name in {each.name for each in machine.broker.directory.topics()}
+
+
+async def order(machine: Machine, target: Machine, name: str = NAME) -> None:
+    membership = machine.broker.directory.membership
+    broker = target.broker.directory.membership.me
+    await order_move(machine.node.faults, membership, topic_id_of(machine, name), broker, random=Random(4))
+
+
+async def moved(machine: Machine, target: Machine, name: str = NAME) -> None:
+    """Order a move, and wait until it is over."""
+    await order(machine, target, name)
+    await wait_until(lambda: serves(target, name))
+
+
+async def settled(world: ClusterWorld) -> None:
+    """Wait until no move is ordered any more, and exactly one broker serves the topic."""
+    tables = [each.broker.directory.membership.moves.values for each in world.machines if each.node.life is not None]
+    await wait_until(lambda: not any(tables) and sum(map(serves, world.machines)) == 1)
+    assert not (await world.store.list("/moves"))[0]
+
+
+def other(world: ClusterWorld, *machines: Machine) -> Machine:
+    return next(each for each in world.machines if each not in machines)
+
+
+class Traffic:
+    """A producer and a consumer that go on while the topic moves."""
+
+    def __init__(self, client: danube.Client, period_s: float = 0.002) -> None:
+        self.client = client
+        self.period_s = period_s
+        self.confirmed = 0
+        self.received: Counter[bytes] = Counter()
+        self.order: list[int] = []
+        self.gaps: list[float] = []
+        self.stopping = False
+        self.stopped = trio.Event()
+
+    async def publish(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with self.client.producer(NAME, name="p") as producer:
+            task_status.started()
+            while not self.stopping:
+                began = trio.current_time()
+                await producer.send(b"%d" % self.confirmed)
+                self.gaps.append(trio.current_time() - began)
+                self.confirmed += 1
+                await trio.sleep(self.period_s)
+        self.stopped.set()
+
+    async def consume(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with self.client.consumer(NAME, subscription="s", start="earliest") as consumer:
+            task_status.started()
+            async for message in consumer:
+                self.received[message.payload] += 1
+                self.order.append(int(message.payload))
+                await message.ack()
+
+    async def stop(self) -> None:
+        """Stop publishing, and wait until everything was received; check that each message was stored once."""
+        self.stopping = True
+        await self.stopped.wait()
+        await wait_until(lambda: len(self.received) >= self.confirmed)
+        async with self.client.reader(NAME, start="earliest") as reader:
+            stored = [int((await reader.receive()).payload) for _ in range(self.confirmed)]
+        assert stored == list(range(self.confirmed)), "stored once, in order"
+
+
+async def test_a_topic_moves_with_its_messages_cursors_and_producers(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        async with source.client() as client:
+            async with client.producer(NAME, name="p") as producer:
+                for number in range(10):
+                    await producer.send(b"%d" % number)
+                async with client.consumer(NAME, subscription="s", start="earliest") as consumer:
+                    for number in range(4):
+                        message = await consumer.receive()
+                        assert message.payload == b"%d" % number
+                        await message.ack()
+                before = assignment_of(source)
+                await moved(source, target)
+                after = assignment_of(target)
+                assert after.owner == target.broker.directory.membership.me
+                assert after.epoch == before.epoch + 1
+                assert after.move
+                assert not (await world.store.list("/moves"))[0]
+                assert source.broker.directory.served(topic_id_of(source)) is None
+                await wait_until(lambda: topic_id_of(source) not in source.broker.runtime.journal.topic_ids())
+                await producer.send(b"10")
+            async with client.consumer(NAME, subscription="s") as consumer:
+                assert [(await consumer.receive()).payload for _ in range(7)] == [b"%d" % each for each in range(4, 11)]
+
+
+@pytest.mark.parametrize("durability", [Durability.DISK, Durability.OS])
+async def test_a_topic_moves_to_and_fro_under_traffic(tmp_path: Path, durability: Durability) -> None:
+    async with cluster(tmp_path, 3, **SETTINGS) as world:
+        source = await created(world, NAME, durability=durability)
+        async with world.machines[0].client() as client, trio.open_nursery() as nursery:
+            traffic = Traffic(client)
+            await nursery.start(traffic.publish)
+            await nursery.start(traffic.consume)
+            for _ in range(6):
+                await trio.sleep(0.3)
+                target = other(world, source)
+                await moved(source, target)
+                await settled(world)
+                source = target
+            await trio.sleep(0.3)
+            await traffic.stop()
+            assert max(traffic.gaps) < 0.3
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_topic_without_durability_moves(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.NONE)
+        target = other(world, source)
+        async with source.client() as client, client.producer(NAME) as producer:
+            await producer.send(b"a")
+            await moved(source, target)
+            await producer.send(b"b")
+            assert assignment_of(target).epoch == 2
+
+
+Do = Callable[[Any, object], Awaitable[Event]]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", [Reserve, Copy, Freeze, Complete, Switch])
+@pytest.mark.parametrize("victim", ["source", "target"])
+async def test_a_broker_is_killed_in_the_middle_of_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: type, when: str, victim: str
+) -> None:
+    async with cluster(tmp_path, 3, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        bystander = other(world, source, target)
+        killed = trio.Event()
+        do: Do = source_room._Move._do
+
+        async def ambushed(move: Any, action: object) -> Event:
+            result: Event = Done()
+            if when == "after":
+                result = await do(move, action)
+            if isinstance(action, step) and not killed.is_set():
+                killed.set()
+                if victim == "source":
+                    world.nursery.start_soon(source.kill)
+                    await trio.sleep_forever()
+                await target.kill()
+            return result if when == "after" else await do(move, action)
+
+        monkeypatch.setattr(source_room._Move, "_do", ambushed)
+        async with bystander.client() as client, trio.open_nursery() as nursery:
+            traffic = Traffic(client, 0.02)
+            await nursery.start(traffic.publish)
+            await nursery.start(traffic.consume)
+            await trio.sleep(0.1)
+            await order(bystander, target)
+            await killed.wait()
+            await trio.sleep(1)
+            await (source if victim == "source" else target).start()
+            await trio.sleep(1)
+            await settled(world)
+            # A source that is back carries the order out. A target that has died gets the topic only while its session
+            # lives, which is long enough for the switch: its copy is complete, and synced.
+            is_complete = step is Switch or (step is Complete and when == "after")
+            assert serves(target) is (victim == "source" or is_complete)
+            await traffic.stop()
+            nursery.cancel_scope.cancel()
+        for machine in world.machines:
+            if not serves(machine):
+                assert topic_id_of(machine) not in machine.broker.runtime.journal.topic_ids()
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+async def test_the_answer_of_the_switch_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_applied: bool
+) -> None:
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        do: Do = source_room._Move._do
+
+        async def lost(move: Any, action: object) -> Event:
+            if not isinstance(action, Switch):
+                return await do(move, action)
+            if is_applied:
+                await do(move, action)
+            return Doubt("the answer was lost")
+
+        monkeypatch.setattr(source_room._Move, "_do", lost)
+        async with source.client() as client, trio.open_nursery() as nursery:
+            traffic = Traffic(client)
+            await nursery.start(traffic.publish)
+            await nursery.start(traffic.consume)
+            await order(source, target)
+            await trio.sleep(1)
+            await settled(world)
+            assert serves(target) is is_applied
+            await traffic.stop()
+            nursery.cancel_scope.cancel()
+        assert topic_id_of(source) not in (source if is_applied else target).broker.runtime.journal.topic_ids()
+
+
+async def test_a_topic_that_has_moved_survives_restarts_and_returns(tmp_path: Path) -> None:
+    limits = {"segment_max_age_s": 1.0}  # what is sealed leaves the journal, and with it the files of the moves
+    async with cluster(tmp_path, 2, journal_file_size=3 * MIB, limits=limits, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        await created(world, "/default/a", durability=Durability.DISK)
+        await created(world, "/default/b", durability=Durability.DISK)
+        target = other(world, source)
+        async with (
+            world.machines[0].client() as client,
+            client.producer(NAME, name="p") as producer,
+            client.producer("/default/a") as first,
+            client.producer("/default/b") as second,
+        ):
+            sent = 0
+            for _ in range(4):
+                for _ in range(5):
+                    await producer.send(b"%d" % sent)
+                    sent += 1
+                await moved(source, target)
+                for _ in range(14):
+                    await first.send(bytes(500_000))
+                    await second.send(bytes(500_000))
+                await trio.sleep(5)
+                assert target.broker.runtime.journal.usage().files < 6
+                await target.kill()
+                await target.start()
+                await source.kill()
+                await source.start()
+                source, target = target, source
+                await wait_until(lambda: serves(source))  # noqa: B023 - awaited here
+            async with client.reader(NAME, start="earliest") as reader:
+                assert [(await reader.receive()).payload for _ in range(sent)] == [b"%d" % each for each in range(sent)]
