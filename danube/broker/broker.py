@@ -15,7 +15,7 @@ import logging
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -56,7 +56,6 @@ from danube.cluster.asking import CHANNEL as STATUS
 from danube.cluster.coordinating import Coordinating
 from danube.cluster.features import FEATURE_LEVEL
 from danube.cluster.membership import Membership
-from danube.cluster.upgrading import Upgrading
 from danube.history import History, HistoryCatalogue
 from danube.history.changes import CatalogueKeys
 from danube.log import Journal
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
     from danube.broker.operations.security import SecurityOperations
     from danube.broker.schemas.payloads import Payloads
     from danube.broker.schemas.service import SchemaService
+    from danube.cluster.upgrading import Upgrading
     from danube.http import Request
     from danube.http.server import HttpServer
     from danube.metrics.health import Health
@@ -85,6 +85,8 @@ __all__ = ["Broker", "Seams"]
 
 _log = logging.getLogger("danube.broker")
 
+_UPGRADE_LOOK_S: Final = 60.0
+"""When the broker begins to look whether the feature level of the cluster can rise."""
 _CONNECT_S: Final = 2.0
 """How long a connection to another broker, for calls that are passed on, may take to be opened."""
 _FAREWELL_S: Final = 2.0
@@ -336,7 +338,17 @@ class Broker:
         latencies = Latencies(runtime.publish_figures.durations.values, lambda: runtime.journal.sync_durations)
         pulse = self._pulse = Pulse(self._ports.traffic, runtime.stalls, latencies)
         reports = self._reports = Reports(directory, self._ports, pulse, latencies, self._started_at)
-        upgrading = Upgrading(store, membership, lambda: coordinating.is_coordinator)
+
+        @cache
+        def upgrading() -> Upgrading:
+            from danube.cluster.upgrading import Upgrading  # not needed when a broker starts
+
+            return Upgrading(store, membership, lambda: coordinating.is_coordinator)
+
+        async def upgrade_by_itself() -> None:
+            await trio.sleep(_UPGRADE_LOOK_S)
+            await upgrading().run()
+
         cluster = ClusterOperations(
             directory,
             membership,
@@ -381,6 +393,7 @@ class Broker:
         if self._access is not None:
             self._access.numbers.stages = self.stages.topics_of
             self._access.numbers.schemas = self._schemas.owners
+        self.stages.begin(self.peers, serving)
         runtime.hold_producers(lambda: self.stages.held_producers)
         async with trio.open_nursery() as journal_nursery:
             await journal_nursery.start(runtime.journal.run)
@@ -392,7 +405,7 @@ class Broker:
                 nursery.start_soon(catalogue.run)
                 nursery.start_soon(directory.following.run)
                 nursery.start_soon(coordinating.run)
-                nursery.start_soon(upgrading.run)
+                nursery.start_soon(upgrade_by_itself)
                 nursery.start_soon(self._bond.run)
                 nursery.start_soon(directory.expiry.run)
                 nursery.start_soon(directory.count_stored)

@@ -11,9 +11,9 @@ Tasks stage, the driver commits::
 A stage is bound to one connection: when that breaks, the stage has failed, and the task stages again. A commit may be
 repeated any number of times, and the client repeats it by itself while the broker is unreachable.
 
-In a cluster a stage is held by the broker that owns its topic, and a commit is atomic at one broker. So all topics of a
-batch must have the same owner: if they do not, give each topic or partition a producer of its own. A topic that moves
-leaves its stages behind: their commit is refused, and the job stages again.
+In a cluster all stages of a producer are held by one broker, its home, whichever brokers own the topics: the first that
+gets a stage of it. That one decides about a commit, and has the owners append the batches. The client goes where the
+others send it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from danube.client._everywhere import everywhere
 from danube.client._lane import frame_batch
 from danube.client._payloads import pieces
 from danube.client._retry import Retry, receive_reply
+from danube.client._route import Owner
 from danube.client._stage_checks import check_batch, checked_stages, measured
 from danube.model import api, stage_api
 from danube.model.batch import Codec, Record, SchemaRef, encode_part
@@ -44,7 +45,6 @@ from danube.model.errors import (
     InvalidArgumentError,
     MessageTooLargeError,
     NotFoundError,
-    OwnerAwayError,
     ProtocolError,
 )
 from danube.model.ids import NO_PRODUCER, NO_PRODUCER_EPOCH
@@ -63,7 +63,6 @@ __all__ = ["Stage", "Stages"]
 
 _PART_BYTES: Final = 1 * MIB
 _PART_RECORDS: Final = 50_000
-_MOST_PLACES: Final = 4
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(stage_api.StageReply).decode
@@ -248,8 +247,8 @@ class Stages:
             yield Stage(stream, topic, opened, codec, ref, self._options.environment.clock_us)
 
     async def _open(self, request: stage_api.StageOpen) -> tuple[ClientStream, stage_api.StageOpened]:
-        """Open a stage at the owner of its topic; repeat what was refused unexecuted, up to ``request_timeout_s``."""
-        route, backoff = self._pool.route(request.topic), self._options.backoff()
+        """Open a stage at the home of its producer; repeat what was refused unexecuted, up to ``request_timeout_s``."""
+        route, backoff = self._route(request.producer, request.topic), self._options.backoff()
         give_up_at = anyio.current_time() + self._options.request_timeout_s
         while True:
             stream: ClientStream | None = None
@@ -302,7 +301,7 @@ class Stages:
 
         Raises:
             FailedPreconditionError: a stage is missing, has expired, or belongs to another producer or batch, or its
-                topic was deleted; or the topics are owned by several brokers. Nothing is committed.
+                topic was deleted. Nothing is committed.
             InvalidArgumentError: a stage is named twice.
             UnavailableError: the broker has decided to commit, and cannot finish now (the message says why). It
                 continues by itself; commit again to get the outcome.
@@ -321,7 +320,7 @@ class Stages:
             producer, batch_id, [stage.stage_id for stage in stages if stage.stage_id], label
         )
         topics = {stage.topic for stage in stages if stage.stage_id}
-        return await self._at_owner(topics, StageMethod.COMMIT, request, StageCommit, patient=True)
+        return await self._at_home(producer, topics, StageMethod.COMMIT, request, StageCommit, patient=True)
 
     async def abort(
         self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = (), *, write_id: str = ""
@@ -352,7 +351,9 @@ class Stages:
         request = stage_api.AbortStages(producer, batch_id, [number for number in ids if number], write_id)
         if stages:
             topics = {stage.topic for stage in stages}
-            return (await self._at_owner(topics, StageMethod.ABORT, request, stage_api.AbortedStages)).committed
+            return (
+                await self._at_home(producer, topics, StageMethod.ABORT, request, stage_api.AbortedStages)
+            ).committed
         return any(
             each.committed for each in await everywhere(self._pool, StageMethod.ABORT, request, stage_api.AbortedStages)
         )
@@ -382,56 +383,55 @@ class Stages:
 
     # --- Brokers ---
 
-    async def _at_owner(
-        self, topics: AbstractSet[str], path: str, request: Any, kind: type[T], *, patient: bool = False
+    async def _at_home(
+        self, producer: str, topics: AbstractSet[str], path: str, request: Any, kind: type[T], *, patient: bool = False
     ) -> T:
-        """Make a call to the broker that owns topics; repeat it after a connection loss.
+        """Make a call to the broker that holds the stages of a producer; repeat it after a connection loss.
 
         With ``patient`` it has no deadline.
-
-        Raises:
-            FailedPreconditionError: they have several owners.
         """
         limit_s = None if patient else self._options.request_timeout_s
 
+        route: Route | None = None
+
         async def call() -> T:
-            route = await self._route_to(topics)
+            nonlocal route
+            if route is None:
+                route = await self._route_home(producer, topics)
             return await self._pool.attempt(path, request, kind, timeout_s=limit_s, route=route)
 
         return await self._retry().repeat(call)
 
-    async def _route_to(self, topics: AbstractSet[str]) -> Route:
-        """Return the way to the one owner of topics; to any broker if there are no topics, or no other broker."""
-        timeout_s = self._options.request_timeout_s
-        owners: dict[str, str] = {}
+    def _route(self, producer: str, topic: str = "") -> Route:
+        """Return the way to the home of a producer; while that is not known, to the owner of a topic of it."""
+        brokers, home = self._pool.brokers, f"stages of {producer}"  # no topic has such a name
+        if brokers.owner(home) is None and topic:
+            owner = brokers.owner(topic)
+            if owner is not None:
+                brokers.own(home, Owner(owner.address, 0))
+        return self._pool.route(home)
+
+    async def _route_home(self, producer: str, topics: AbstractSet[str]) -> Route:
+        """Return the way to the home of a producer. If that is not known, an owner of its topics is asked first.
+
+        Brokers without homes hold the stages of their own topics.
+        """
+        route = self._route(producer)
+        if route.address is not None:
+            return route
         for base in sorted({(split_partition(topic) or (topic, 0))[0] for topic in topics}):
             try:
                 found = await self._pool.attempt(
                     api.Method.LOOKUP_TOPIC,
                     api.LookupTopic(base, self._pool.revision),
                     api.TopicPartitions,
-                    timeout_s=timeout_s,
+                    timeout_s=self._options.request_timeout_s,
                 )
             except NotFoundError:
                 continue  # the broker reports that it was deleted
             self._pool.learn(found)
-            owners |= {
-                topic: owner.address
-                for topic, owner in zip(found.topics, found.owners, strict=False)
-                if topic in topics
-            }
-        route = self._pool.route(min(owners, default=""))
-        away = [topic for topic, address in sorted(owners.items()) if not address]
-        if away:
-            raise OwnerAwayError(f"the broker that owns topic {away[0]!r}, and holds its stages, is away")
-        if len(set(owners.values())) > 1:
-            places = [f"{topic} ({address})" for topic, address in sorted(owners.items())]
-            shown = ", ".join(places[:_MOST_PLACES]) + (" ..." if len(places) > _MOST_PLACES else "")
-            raise FailedPreconditionError(
-                f"the topics of this batch have several owners: {shown}. A batch is committed at one broker: give each"
-                " topic or partition a producer of its own"
-            )
-        return route
+        known = [topic for topic in sorted(topics) if self._pool.brokers.owner(topic) is not None]
+        return self._route(producer, known[0] if known else "")
 
     def _retry(self) -> Retry:
         retry = Retry(self._pool)

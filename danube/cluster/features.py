@@ -10,7 +10,7 @@ The level is raised by an operator (``danube cluster upgrade``), or by the coord
 
 ==  =========================================================
 1   the formats of the first clusters
-2   planned moves: rows below ``/moves``, moved topics in journals
+2   planned moves: rows below ``/moves``, moved topics in journals; commits across owners: rows below ``/stage-homes``
 ==  =========================================================
 """
 
@@ -21,12 +21,23 @@ from typing import Final, NamedTuple
 
 from danube.cluster.records import BrokerRecord, BrokerState, SessionRecord
 
-__all__ = ["FEATURE_LEVEL", "MOVES_LEVEL", "UPGRADE_AFTER_S", "Older", "Outlook", "due_level", "outlook"]
+__all__ = [
+    "FEATURE_LEVEL",
+    "MOVES_LEVEL",
+    "SHARED_STAGES_LEVEL",
+    "UPGRADE_AFTER_S",
+    "Older",
+    "Outlook",
+    "due_level",
+    "outlook",
+]
 
 FEATURE_LEVEL: Final = 2
 """The newest formats and messages that this version understands; see :class:`~danube.cluster.records.ClusterRecord`."""
 MOVES_LEVEL: Final = 2
 """From this level on topics move by plan."""
+SHARED_STAGES_LEVEL: Final = 2
+"""From this level on one commit of staged batches may concern topics of several brokers."""
 UPGRADE_AFTER_S: Final = 3600.0
 """How long the coordinator sees that every broker knows a higher level, before it raises that of the cluster."""
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from danube.cluster.features import FEATURE_LEVEL, MOVES_LEVEL
+from danube.cluster.features import FEATURE_LEVEL, MOVES_LEVEL, SHARED_STAGES_LEVEL
 from danube.cluster.forming import Founding
 from danube.cluster.ownership import Elsewhere, Owners
 from danube.cluster.placement import Candidate
@@ -337,6 +337,10 @@ class Membership:
     def may_move(self) -> bool:
         """Whether topics may move by plan: every broker of the cluster understands it."""
         return self.cluster.feature_level >= MOVES_LEVEL
+
+    def may_share_stages(self) -> bool:
+        """Whether one commit of staged batches may concern topics of several brokers."""
+        return self.cluster.feature_level >= SHARED_STAGES_LEVEL
 
     def check_moves(self) -> None:
         """Check :meth:`may_move`.

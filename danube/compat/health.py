@@ -16,7 +16,6 @@ from danube.compat.consumers import Consumers
 from danube.compat.methods import unary
 from danube.compat.producers import Producers
 from danube.compat.proto import danube_api_pb2 as pb
-from danube.compat.routing import concerns
 from danube.model.errors import InvalidArgumentError
 from danube.model.ids import ProducerId
 from danube.wire import Context, Service
@@ -54,8 +53,9 @@ class HealthCheck:
                 known = self._consumers.is_known(request.id)
             case other:
                 raise InvalidArgumentError(f"client type {other} is unknown; known are 0 (Producer) and 1 (Consumer)")
-        broker = self._broker
-        if not known and broker.runtime.config.client_url and not concerns(context.metadata, broker.own_address):
-            known = True  # another broker may know it
+        if not known and self._broker.runtime.config.client_url:
+            from danube.compat.routing import concerns  # not imported without proxy mode
+
+            known = not concerns(context.metadata, self._broker.own_address)  # another broker may know it
         status = pb.HealthCheckResponse.OK if known else pb.HealthCheckResponse.CLOSE
         return pb.HealthCheckResponse(status=status)

@@ -12,7 +12,7 @@ from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 
 from danube.client import Client
 from danube.model.batch import Record, open_records, read_header
-from danube.model.errors import FailedPreconditionError, OwnerAwayError, SubscriptionNotFoundError, TopicNotFoundError
+from danube.model.errors import OwnerAwayError, SubscriptionNotFoundError, TopicNotFoundError
 
 pytestmark = pytest.mark.virtual
 
@@ -151,28 +151,6 @@ async def test_a_topic_of_a_killed_broker_waits_for_it_by_name(tmp_path: Path) -
         await world.machines[2].start()
         async with client.producer(place["h3"]) as producer:
             await producer.send(b"x")
-
-
-async def test_stages_are_committed_at_the_owner_of_their_topic(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as world, world.machines[0].client() as client:
-        await client.admin.create_topic("/default/t", partitions=3)
-        await served(world, 3)
-        stages = []
-        for partition in range(3):
-            name = f"/default/t-part-{partition}"
-            async with client.stages.open(name, producer=f"job-{partition}", batch_id=1) as stage:
-                await stage.add([b"x"])
-                stages.append(await stage.finish())
-        with pytest.raises(FailedPreconditionError, match="several owners"):
-            await client.stages.commit("job-0", 1, stages)
-        assert (await client.stages.describe()).total == 3
-        async with world.machines[1].client() as driver:
-            for partition, stage in enumerate(stages):
-                outcome = await driver.stages.commit(f"job-{partition}", 1, [stage])
-                assert outcome.committed
-                assert await driver.stages.last_batch(f"job-{partition}") == 1
-        assert len(await all_of(client, "/default/t", 3)) == 3
-        assert (await client.stages.describe()).stages == []
 
 
 async def test_a_topic_of_several_owners_is_managed_as_one(tmp_path: Path) -> None:

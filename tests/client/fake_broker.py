@@ -145,6 +145,8 @@ class FakeBroker:
         self.others: list[str] = []
         """Addresses of the brokers of its cluster."""
         self.staged: list[str] = []
+        self.not_home: Callable[[], DanubeError | None] = lambda: None
+        self.is_home: Callable[[], bool] = lambda: False
         self.commits: list[stage_api.CommitStages] = []
         self.aborts: list[stage_api.AbortStages] = []
         self.polls: list[tuple[list[str], int]] = []
@@ -210,7 +212,11 @@ class FakeBroker:
         assert first is not None
         request = _stage(first.data)
         assert isinstance(request, stage_api.StageOpen)
-        self._check_owner(request.topic)
+        refusal = self.not_home()
+        if refusal is not None:
+            raise refusal
+        if not self.is_home():
+            self._check_owner(request.topic)
         self.staged.append(request.topic)
         stage = stage_api.StagedBatch(len(self.staged), request.topic, 0, 0, "")
         stream.send_nowait(_encode(stage_api.StageOpened(stage.stage_id, False, "", 2**20, 2**20)))
@@ -218,6 +224,9 @@ class FakeBroker:
             stream.send_nowait(_encode(stage_api.Staged(stage)))
 
     async def commit(self, request: stage_api.CommitStages, context: Context) -> stage_api.StageCommit:
+        refusal = self.not_home()
+        if refusal is not None:
+            raise refusal
         self.commits.append(request)
         return stage_api.StageCommit(True, {})
 

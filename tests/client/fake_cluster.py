@@ -32,6 +32,8 @@ class FakeCluster:
         """Broker and epoch of each topic; others belong to b1."""
         self.views: dict[str, dict[str, tuple[str, int]]] = {}
         """What a broker believes instead."""
+        self.home = ""
+        """The broker that holds all stages; empty: each one those of its own topics."""
         self.away: set[str] = set()
         self.dialled: Counter[str] = Counter()
         self.names_owners = True
@@ -39,6 +41,8 @@ class FakeCluster:
             broker.topics = self.topics
             broker.not_mine = partial(self._not_mine, name)
             broker.owners = partial(self._owners, name)
+            broker.not_home = partial(self._not_home, name)
+            broker.is_home = lambda name=name: self.home == name
 
     def _believes(self, broker: str, topic: str) -> tuple[str, int]:
         owner = self.owner.get(topic, ("b1", 1))
@@ -52,6 +56,13 @@ class FakeCluster:
             return OwnerAwayError(f"topic {topic!r} waits for broker b9, whose disk holds offsets from 0 on")
         details = {"address": self.addresses[owner], "epoch": str(epoch)}
         return NotOwnerError(f"topic {topic!r} belongs to broker {owner}", details)
+
+    def _not_home(self, broker: str) -> DanubeError | None:
+        if self.home in ("", broker):
+            return None
+        if self.home in self.away:
+            return OwnerAwayError(f"the producer waits for broker {self.home}, which holds its stages")
+        return NotOwnerError(f"broker {self.home} holds the stages", {"address": self.addresses[self.home]})
 
     def _owners(self, broker: str, topics: list[str]) -> list[api.TopicOwner]:
         if not self.names_owners:

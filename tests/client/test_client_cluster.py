@@ -18,7 +18,6 @@ from danube.client._pool import UNUSED_S
 from danube.model.errors import (
     ConnectionLostError,
     DanubeError,
-    FailedPreconditionError,
     NotOwnerError,
     OwnerAwayError,
     TopicNotFoundError,
@@ -519,16 +518,16 @@ async def test_a_stage_is_opened_and_committed_at_the_owner_of_its_topic(autojum
     assert [len(broker.aborts) for broker in cluster.brokers.values()] == [1, 0, 0]
 
 
-async def test_stages_of_several_owners_are_not_committed_together(autojump_clock: Clock) -> None:
+async def test_all_stages_of_a_producer_go_to_its_home(autojump_clock: Clock) -> None:
     cluster = cluster_of(3, orders="b2", others="b3")
+    cluster.home = "b3"
     async with cluster_client(cluster) as client:
-        stages = [await _staged(client, topic) for topic in (TOPIC, OTHER)]
-        owners = r"several owners: /default/orders \(b2:6650\), /default/others \(b3:6650\)"
-        with pytest.raises(FailedPreconditionError, match=owners):
-            await client.stages.commit("job", 7, stages)
-        for stage in stages:
-            assert (await client.stages.commit("job", 7, [stage])).committed
-    assert [len(broker.commits) for broker in cluster.brokers.values()] == [0, 1, 1]
+        stages = [await _staged(client, topic) for topic in (TOPIC, OTHER, TOPIC)]
+        assert (await client.stages.commit("job", 7, stages)).committed
+    async with cluster_client(cluster) as client:  # the driver is another process
+        assert (await client.stages.commit("job", 8, stages)).committed
+    assert [broker.staged for broker in cluster.brokers.values()] == [[], [], [TOPIC, OTHER, TOPIC]]
+    assert [len(broker.commits) for broker in cluster.brokers.values()] == [0, 0, 2]
 
 
 async def test_a_producer_of_stages_is_known_to_the_whole_cluster(autojump_clock: Clock) -> None:
@@ -547,15 +546,14 @@ async def test_a_producer_of_stages_is_known_to_the_whole_cluster(autojump_clock
 
 async def test_a_commit_waits_for_the_broker_that_holds_its_stages(autojump_clock: Clock) -> None:
     cluster = cluster_of(2, orders="b2")
+    cluster.home = "b2"
     async with cluster_client(cluster, reconnect_timeout_s=20.0) as client:
         stage = await _staged(client, TOPIC)
         await cluster.stop("b2")
-        cluster.owner[TOPIC] = "", 1
-        with pytest.raises(OwnerAwayError, match="the broker that owns topic '/default/orders'"):
+        with pytest.raises(OwnerAwayError, match="waits for broker b2, which holds its stages"):
             await client.stages.commit("job", 7, [stage])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.stages.commit, "job", 7, [stage])
             await trio.sleep(5)
             cluster.away.clear()
-            cluster.owner[TOPIC] = "b2", 1
     assert len(cluster.brokers["b2"].commits) == 1

@@ -8,7 +8,6 @@ import pytest
 from brokers import BrokerProcess
 
 from danube.client.sync import Client, connect
-from danube.model.errors import FailedPreconditionError
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
@@ -75,12 +74,17 @@ def test_a_stream_watches_the_partitions_of_all_owners(servers: str, client: Cli
     assert sorted(key.partition for key in watch.logs.states) == list(range(6))
 
 
+def test_rows_of_several_owners_are_committed_together_once(servers: str, client: Client) -> None:
+    rows = pa.RecordBatch.from_pydict({"key": [str(n) for n in range(60)], "payload": [f"all {n}" for n in range(60)]})
+    whole = write_options({"servers": servers, "topic": T})
+    for _ in range(2):
+        _commit(whole, "whole", 0, stage_rows(whole, "whole", 0, iter([rows])), "run", "taken")
+    assert sorted(row for row in rows_of(servers) if row.startswith(b"all")) == sorted(b"all %d" % n for n in range(60))
+
+
 def test_rows_of_several_owners_are_committed_by_partition(servers: str, client: Client) -> None:
     rows = pa.RecordBatch.from_pydict({"key": [str(n) for n in range(60)], "payload": [f"row {n}" for n in range(60)]})
     target = {"servers": servers, "topic": T}
-    whole = write_options(target)
-    with pytest.raises(FailedPreconditionError, match="several owners"):
-        _commit(whole, "whole", 0, stage_rows(whole, "whole", 0, iter([rows])), "run", "taken")
     parts = write_options(target | {"commitScope": "partition"})
     for _ in range(2):
         _commit(parts, "parts", 0, stage_rows(parts, "parts", 0, iter([rows])), "run", "taken")

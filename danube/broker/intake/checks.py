@@ -8,9 +8,11 @@ from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, op
 from danube.model.errors import InvalidArgumentError, LimitExceededError, MessageTooLargeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from danube.model.limits import Limits
 
-__all__ = ["Bounded", "check_batch", "has_size"]
+__all__ = ["Bounded", "check_batch", "check_header", "check_messages", "has_size"]
 
 
 class Bounded(Protocol):
@@ -55,17 +57,26 @@ def check_batch(intake: Bounded, limits: Limits, header: BatchHeader, part: byte
     Raises:
         DanubeError: the message states what is wrong with the batch.
     """
-    if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
+    check_header(intake, limits, header, len(part))
+    check_messages(intake.max_message_bytes, intake.said_max_message_bytes, limits, header, part)
+
+
+def check_header(intake: Bounded, limits: Limits, header: BatchHeader, size: int) -> None:
+    """As :func:`check_batch`, but without its messages, which :func:`check_messages` checks.
+
+    Args:
+        intake, limits, header: as of :func:`check_batch`.
+        size: of the part.
+    """
+    if size > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
         raise MessageTooLargeError(
-            f"batch of {len(part)} bytes ({header.unpacked_size} unpacked) is larger than"
+            f"batch of {size} bytes ({header.unpacked_size} unpacked) is larger than"
             f" max_batch_bytes = {limits.max_batch_bytes}; send smaller batches"
         )
     if header.record_count > limits.max_batch_records:
         raise LimitExceededError(
             f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
         )
-    if header.unpacked_size > intake.max_message_bytes:
-        _check_messages(intake, limits, header, part)
     intake.check_schema(header)
     if header.deliver_at_us:
         intake.check_delivery_time(header.deliver_at_us)
@@ -75,13 +86,26 @@ def check_batch(intake: Bounded, limits: Limits, header: BatchHeader, part: byte
         raise InvalidArgumentError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
 
 
-def _check_messages(intake: Bounded, limits: Limits, header: BatchHeader, part: bytes) -> None:
-    """Check each message of a batch that is large enough to contain one beyond the limit."""
+def check_messages(
+    max_message_bytes: int, said_max: Callable[[], str], limits: Limits, header: BatchHeader, part: bytes
+) -> None:
+    """Check each message of a batch, if it is large enough to contain one beyond the limit.
+
+    Args:
+        max_message_bytes: the largest message of the topic.
+        said_max: returns that as printed in error messages.
+        limits: of the broker.
+        header, part: the batch.
+
+    Raises:
+        MessageTooLargeError: a message is larger.
+    """
+    if header.unpacked_size <= max_message_bytes:
+        return
     largest = header.unpacked_size
     if header.record_count > 1:
         largest = max(map(len, open_raw(part, header, limits.max_batch_bytes)))
-    if largest > intake.max_message_bytes + PART_OVERHEAD:
+    if largest > max_message_bytes + PART_OVERHEAD:
         raise MessageTooLargeError(
-            f"message of about {largest} bytes is larger than {intake.said_max_message_bytes()}; split it, or"
-            " raise that"
+            f"message of about {largest} bytes is larger than {said_max()}; split it, or raise that"
         )

@@ -92,7 +92,7 @@ class ClusterOperations:
         draining: returns whether it is shutting down.
         pulse: of this broker.
         calls: returns the links to the other brokers; None: there are none.
-        upgrading: raises the feature level.
+        upgrading: returns what raises the feature level.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ClusterOperations:
         draining: Callable[[], bool],
         pulse: Pulse,
         calls: Callable[[], Calls | None],
-        upgrading: Upgrading,
+        upgrading: Callable[[], Upgrading],
     ) -> None:
         self._upgrading = upgrading
         self._directory = directory
@@ -127,7 +127,7 @@ class ClusterOperations:
             FailedPreconditionError: a broker that may return knows less; the message names it.
             UnavailableError: the metadata do not answer.
         """
-        found = await self._upgrading.upgrade()
+        found = await self._upgrading().upgrade()
         return Upgraded(found.newest, found.level)
 
     async def run(self) -> None:

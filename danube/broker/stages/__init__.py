@@ -17,6 +17,9 @@ The driver of the job *commits*. Then (:mod:`~danube.broker.stages.committing`):
 
 A batch id that is not above the last decided one commits nothing: exactly-once needs no other state.
 
+In a cluster all stages of a producer are held by one broker (:mod:`~danube.broker.stages.homes`), which has the owners
+of topics append what was committed (:mod:`~danube.broker.stages.distant`).
+
 Staging does not survive the loss of the machine, also for topics of durability ``remote``: stages are on its disk, and
 decisions in its metadata. A producer that continues elsewhere starts without them.
 """

@@ -7,12 +7,16 @@ recognise.
 
 The producer of a staged batch in its topics is ``staged/{name}``. A client cannot have that name (a ``/`` is refused),
 so no other sender advances its sequences, and the sequence that a decision has recorded stays right.
+
+A share for a topic of another broker goes to its owner over the link (:mod:`danube.broker.stages.distant`). If the
+topic moves or its owner dies in the middle, the share is sent to the next owner, which has the table of producers and
+recognises what is stored.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +26,6 @@ import trio
 from danube.broker.stages.decisions import (
     ProducerRecord,
     Share,
-    addressed,
     claim,
     continued,
     former_commit,
@@ -31,27 +34,26 @@ from danube.broker.stages.decisions import (
     stages_by_topic,
 )
 from danube.broker.stages.ledger import Known, Ledger
+from danube.broker.stages.near import FarTopic, Parts, append_parts, open_session
 from danube.broker.stages.store import StageStore
 from danube.broker.stages.stored import StoredStage
-from danube.log import ProducerSession, StoredBatch
-from danube.model import api
-from danube.model.batch import replace_header
+from danube.log import ProducerSession
 from danube.model.errors import (
     DanubeError,
     DataLossError,
-    DuplicateSequenceError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    NotOwnerError,
     UnavailableError,
 )
-from danube.model.ids import FIRST_OFFSET, Offset, ProducerId, TopicId
-from danube.model.limits import MIB
+from danube.model.ids import NO_PRODUCER_EPOCH, Offset, ProducerId, TopicId
 from danube.model.log_events import log_event
 from danube.model.stage_api import StageCommit, StageState
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.stages.distant import Neighbours
     from danube.broker.topic.topic import Topic
 
 __all__ = ["Committer"]
@@ -60,59 +62,6 @@ _log = logging.getLogger("danube.broker")
 
 _AT_ONCE: Final = 8
 """Number of topics that one commit works on at a time."""
-_IN_FLIGHT_BYTES: Final = 16 * MIB
-
-
-class _Sender:
-    """Publishes the share of one topic. A :class:`danube.broker.intake.senders.Sender`."""
-
-    def __init__(self, session: ProducerSession) -> None:
-        self._session = session
-        self.in_flight = 0
-        self.in_flight_bytes = 0
-        self.error: DanubeError | None = None
-        """Why it cannot continue."""
-        self.start: Offset | None = None
-        self.end_offset = FIRST_OFFSET
-        self.forgotten = False
-        """Whether the offsets of the first batches are unknown, although the batches are stored."""
-        self._changed = trio.Event()
-
-    @property
-    def session(self) -> ProducerSession:
-        """The session that was opened."""
-        return self._session
-
-    def landed(self, base_offset: Offset, records: int) -> None:
-        """Record that a batch is durable at this offset."""
-        if self.start is None or base_offset < self.start:
-            self.start = base_offset
-        self.end_offset = max(self.end_offset, base_offset + records)
-
-    def settled(self, size: int, batch: StoredBatch, error: DanubeError | None, /) -> None:
-        """A batch has reached its durability, or will not, or is delayed."""
-        self.in_flight_bytes -= size
-        if error is None:
-            self.landed(batch.base_offset, batch.header.record_count)
-        else:
-            self.error = self.error or error
-        self._changed.set()
-
-    def end(self, error: DanubeError | None, /) -> None:
-        """Handle that the topic was deleted, or has an exclusive producer."""
-        self.error = self.error or error or UnavailableError("another commit of this producer is in progress")
-
-    async def room(self, limit: int) -> None:
-        """Wait until no more than ``limit`` bytes are in flight.
-
-        Raises:
-            DanubeError: it cannot continue.
-        """
-        while self.in_flight_bytes > limit and self.error is None:
-            self._changed = trio.Event()
-            await self._changed.wait()
-        if self.error is not None:
-            raise type(self.error)(self.error.message)
 
 
 class Committer:
@@ -122,10 +71,14 @@ class Committer:
         broker: of the topics.
         store: the stages.
         ledger: the decisions.
+        neighbours: returns those of whom topics of other owners are asked.
     """
 
-    def __init__(self, directory: Directory, store: StageStore, ledger: Ledger) -> None:
+    def __init__(
+        self, directory: Directory, store: StageStore, ledger: Ledger, neighbours: Callable[[], Neighbours]
+    ) -> None:
         self._directory = directory
+        self._neighbours = neighbours
         self._store = store
         self._ledger = ledger
         self.held: frozenset[ProducerId] = frozenset()
@@ -175,9 +128,11 @@ class Committer:
             stage.state = StageState.COMMITTING
         try:
             sessions = await self._decide(known, batch_id, stages, label)
-        except BaseException:
+        except BaseException as error:
             if known.certain:  # and therefore it is not decided
                 self._claim(known)
+            if isinstance(error, NotOwnerError):  # a topic moves: its owner is not the one to be asked for a commit
+                raise UnavailableError(f"nothing was committed: {error.message}; commit again") from error
             raise
         await self._carry_out(known, sessions)
         record = known.record
@@ -202,14 +157,14 @@ class Committer:
                     f"batch {batch_id} of producer {known.name!r} cannot be committed: topic {topic_name!r} was deleted"
                     " after it was staged; nothing was committed: stage the batch again"
                 )
-            topic.check_alive()
-            session = sessions[topic_id] = await self._open(topic, known.name)
+            session, end_offset = await self._open(topic, known.name)
+            sessions[topic_id] = session
             shares[topic_id] = Share(
                 topic_name,
                 topic_id,
                 session.producer_id,
                 session.next_sequence,
-                topic.end_offset,
+                end_offset,
                 [stage.head.stage_id for stage in of_topic],
             )
 
@@ -220,8 +175,8 @@ class Committer:
         self._hold()
         return sessions
 
-    def _topic(self, name: str, topic_id: TopicId) -> Topic | None:
-        """Return a topic, or None if it was deleted (and perhaps created again).
+    def _topic(self, name: str, topic_id: TopicId) -> Topic | FarTopic | None:
+        """Return a topic, of this broker or of another one, or None if it was deleted (and perhaps created again).
 
         Raises:
             DanubeError: that is unknown, or the topic is unavailable.
@@ -231,11 +186,19 @@ class Committer:
             _, living_id = catalogue.locate(name)
         except (NotFoundError, InvalidArgumentError):
             return None
-        return self._directory.find(name) if living_id == topic_id else None
+        if living_id != topic_id:
+            return None
+        try:
+            return self._directory.find(name)
+        except NotOwnerError:
+            return self._neighbours().topic(name, topic_id)
 
-    async def _open(self, topic: Topic, producer: str) -> ProducerSession:
-        request = api.PublishOpen(topic.name, f"staged/{producer}", anonymous=True)
-        return await topic.intake.open(request, internal=True)
+    async def _open(self, topic: Topic | FarTopic, producer: str) -> tuple[ProducerSession, Offset]:
+        """Return the session of a producer in a topic, and the end of the topic."""
+        if isinstance(topic, FarTopic):
+            return await topic.open(producer)
+        topic.check_alive()
+        return await open_session(topic, producer), topic.end_offset
 
     # --- Execution ---
 
@@ -296,7 +259,7 @@ class Committer:
         async def resume(share: Share) -> None:
             topic = self._topic(share.topic, share.topic_id)
             if topic is not None:
-                opened[share.topic_id] = await self._open(topic, known.name)
+                opened[share.topic_id], _ = await self._open(topic, known.name)
 
         await _all(*[partial(resume, share) for share in shares if share.topic_id not in opened])
         # A topic of durability 'os' may have lost, with the power, messages that were stored before this batch was
@@ -317,61 +280,42 @@ class Committer:
                     extra=log_event("stage.share_void", topic=share.topic, producer=known.name),
                 )
                 return
-            found = await self._append(topic, opened[share.topic_id], share)
+            found = await self._append(topic, opened[share.topic_id], share, known.name)
             if found is not None:
                 offsets[share.topic] = found
 
         await _all(*[partial(append, share) for share in moved])
         return {share.topic: offsets[share.topic] for share in moved if share.topic in offsets}
 
-    async def _append(self, topic: Topic, session: ProducerSession, share: Share) -> tuple[Offset, Offset] | None:
+    async def _append(
+        self, place: Topic | FarTopic, session: ProducerSession, share: Share, producer: str
+    ) -> tuple[Offset, Offset] | None:
         """Append a share, or the missing part of it; return when all of it is durable, with its offsets."""
-        sender = _Sender(session)
-        intake = topic.intake
+        parts = self._parts_of(share)
         try:
-            intake.attach(sender, internal=True)
-            try:
-                sequence = share.base_sequence
-                for number in share.stage_ids:
-                    sequence = await self._append_stage(topic, sender, number, sequence)
-                await sender.room(0)
-            finally:
-                intake.detach(sender)
+            if isinstance(place, FarTopic):
+                landed = await place.append(producer, share.base_sequence, parts)
+            else:
+                if session.epoch == NO_PRODUCER_EPOCH:  # it was opened before the topic came here
+                    session = await open_session(place, producer)
+                landed = await append_parts(place, session, share.base_sequence, parts)
         except DanubeError:
             if self._topic(share.topic, share.topic_id) is None:
                 return None  # deleted in the meantime
             raise
-        assert sender.start is not None  # the latest batches of a producer are always known
-        return (share.start_offset if sender.forgotten else sender.start), sender.end_offset
+        finally:
+            await parts.aclose()
+        assert landed.start is not None  # the latest batches of a producer are always known
+        return (share.start_offset if landed.forgotten else landed.start), landed.end
 
-    async def _append_stage(self, topic: Topic, sender: _Sender, number: int, sequence: int) -> int:
-        stage = self._store.find(number)
-        if stage is None:
-            raise DataLossError(f"stage {number:016x} of topic {topic.name!r} was lost with its file")
-        intake, session = topic.intake, sender.session
-        reader = self._store.read(stage)
-        while parts := await reader.next_parts():
-            for part, header in parts:
-                header = addressed(header, session, sequence)
-                part = replace_header(part, header)
-                sequence += header.record_count
-                await sender.room(_IN_FLIGHT_BYTES)
-                await intake.admit(len(part), paid=True)
-                await sender.room(_IN_FLIGHT_BYTES)  # the sender may have ended meanwhile
-                try:
-                    sender.in_flight_bytes += len(part)
-                    known = intake.take(sender, len(part), part, header, paid=True)
-                except DuplicateSequenceError:
-                    sender.in_flight_bytes -= len(part)
-                    sender.forgotten = True  # appended before a crash, with many others after it
-                except DanubeError:
-                    sender.in_flight_bytes -= len(part)
-                    raise
-                else:
-                    if known is not None:
-                        sender.in_flight_bytes -= len(part)
-                        sender.landed(known, header.record_count)
-        return sequence
+    async def _parts_of(self, share: Share) -> AsyncGenerator[Parts, None]:
+        for number in share.stage_ids:
+            stage = self._store.find(number)
+            if stage is None:
+                raise DataLossError(f"stage {number:016x} of topic {share.topic!r} was lost with its file")
+            reader = self._store.read(stage)
+            while parts := await reader.next_parts():
+                yield parts
 
 
 async def _all(*calls: Callable[[], Awaitable[None]]) -> None:

@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Container, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
-from danube.broker.intake.checks import check_batch
 from danube.broker.runtime.stage_disk import StageDisk
 from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.broker.stages.committing import Committer
 from danube.broker.stages.format import StageHead
 from danube.broker.stages.ledger import Known, Ledger
+from danube.broker.stages.near import CHANNEL, NearPlace, Place
 from danube.broker.stages.store import StageStore
 from danube.broker.stages.stored import StoredStage
 from danube.model import api, validate_name
 from danube.model.batch import BatchHeader, check_part
 from danube.model.decoding import UNDECODABLE
-from danube.model.errors import DanubeError, DataDirectoryError, FailedPreconditionError, InvalidArgumentError
+from danube.model.errors import (
+    DanubeError,
+    DataDirectoryError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotOwnerError,
+)
 from danube.model.ids import ProducerId, TopicId
 from danube.model.log_events import log_event
 from danube.model.names import MAX_NAME_LENGTH, validate_identifier
@@ -52,8 +59,9 @@ from danube.wire import Context, Message, Method, ServerStream, Service
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
-    from danube.broker.intake.intake import Intake
-    from danube.broker.topic.topic import Topic
+    from danube.broker.stages.distant import Neighbours
+    from danube.broker.stages.homes import Homes
+    from danube.peers import Peer, Peers
 
 __all__ = ["Stages"]
 
@@ -64,6 +72,8 @@ _MAX_BATCH_ID: Final = 2**63 - 1
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 _LONGEST_ROUND_S: Final = 60.0
+_HELD_S: Final = 600.0
+"""How often the commits of other brokers are looked at: far more often than topics forget producers."""
 
 _REQUEST = msgspec.msgpack.Decoder(StageRequest)
 _encode = msgspec.msgpack.Encoder().encode
@@ -79,13 +89,47 @@ class Stages:
         self._store = StageStore(disk, self._limits)
         self._ledger = Ledger(directory.catalogue.store, directory.membership.broker, self._limits, self._clock_us)
         self._aborted = AbortedWrites(directory.catalogue.store, self._limits, self._clock_us)
-        self._committer = Committer(directory, self._store, self._ledger)
+        self._peers: tuple[Peers, Callable[[], bool]] | None = None
+        self._held: Collection[ProducerId] = frozenset()
+        """Producers of commits that other brokers have decided."""
+        self._held_at = 0.0
+        self._committer = Committer(directory, self._store, self._ledger, lambda: self._neighbours)
         self._wake = trio.Event()
 
     @property
-    def held_producers(self) -> frozenset[ProducerId]:
+    def held_producers(self) -> Container[ProducerId]:
         """Ids of producers that their topics must not forget."""
-        return self._committer.held
+        return self._committer.held.union(self._held) if self._held else self._committer.held
+
+    def begin(self, peers: Peers, is_serving: Callable[[], bool]) -> None:
+        """Reach other brokers from now on, and answer them while this one serves."""
+        self._peers = peers, is_serving
+        peers.on_call(CHANNEL, self._answer)
+
+    async def _answer(self, peer: Peer, payload: bytes) -> bytes:
+        """Answer the owner of a producer's stages, about a topic of this broker."""
+        return await self._neighbours.answer(peer, payload)
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        """The other brokers; not imported by a broker alone."""
+        from danube.broker.stages.distant import Neighbours
+
+        return Neighbours(self._directory, self._peers)
+
+    @cached_property
+    def _homes(self) -> Homes:
+        """The homes of producers; not imported by a broker alone."""
+        from danube.broker.stages.homes import Homes
+
+        return Homes(self._directory, self._clock_us)
+
+    async def _require_home(self, producer: str, elsewhere: NotOwnerError | None = None) -> None:
+        """Make sure that this broker may stage for a producer; see :meth:`Homes.require`."""
+        if not self._directory.membership.is_alone:
+            await self._homes.require(producer, elsewhere)
+        elif elsewhere is not None:
+            raise elsewhere
 
     @property
     def used_bytes(self) -> int:
@@ -151,6 +195,11 @@ class Stages:
         ]
         return {method.path: method for method in methods}
 
+    async def _find_home(self, producer: str) -> None:
+        """Raise NotOwnerError or OwnerAwayError if another broker decides about a producer."""
+        if not self._directory.membership.is_alone:
+            await self._homes.find(producer)
+
     # --- Staging ---
 
     async def stage(self, stream: ServerStream, context: Context) -> None:
@@ -164,11 +213,28 @@ class Stages:
         if len(request.attempt) > MAX_NAME_LENGTH:
             raise InvalidArgumentError(f"the attempt of a stage has more than {MAX_NAME_LENGTH} characters")
         directory = self._directory
-        topic = await directory.for_producer(api.PublishOpen(request.topic, request.producer))
-        with directory.runtime.namespace_connections.using(topic.name, context.connection_id):
-            await self._stage(topic, request, stream)
+        place = await self._place(request)
+        with directory.runtime.namespace_connections.using(place.name, context.connection_id):
+            await self._stage(place, request, stream)
 
-    async def _stage(self, topic: Topic, request: StageOpen, stream: ServerStream) -> None:
+    async def _place(self, request: StageOpen) -> Place:
+        """Return the topic of a stage that this broker holds, although another one may own the topic.
+
+        Raises:
+            NotOwnerError: another broker holds the stages of the producer, or is to do so.
+            DanubeError: the topic does not exist, or cannot be reached now.
+        """
+        directory = self._directory
+        try:
+            topic = await directory.for_producer(api.PublishOpen(request.topic, request.producer))
+        except NotOwnerError as error:
+            await self._require_home(request.producer, elsewhere=error)
+            _, topic_id = directory.catalogue.locate(request.topic)
+            return await self._neighbours.place(request.topic, topic_id)
+        await self._require_home(request.producer)
+        return NearPlace(topic, self._limits)
+
+    async def _stage(self, topic: Place, request: StageOpen, stream: ServerStream) -> None:
         directory = self._directory
         if topic.lossy:
             raise FailedPreconditionError(
@@ -177,7 +243,7 @@ class Stages:
             )
         limits = self._limits
         opened = StageOpened(
-            0, False, directory.runtime.config.cluster, limits.max_batch_bytes, topic.intake.max_message_bytes
+            0, False, directory.runtime.config.cluster, limits.max_batch_bytes, topic.max_message_bytes
         )
         if self._is_decided(request.producer, request.batch_id):
             opened.committed = True
@@ -203,7 +269,7 @@ class Stages:
             stage.fail = stream.abandon
             opened.stage_id = head.stage_id
             stream.send_nowait(_encode(opened))
-            if await self._write(stage, topic.intake, stream):
+            if await self._write(stage, topic, stream):
                 refusal = stage.refusal  # the last write may have completed although its stream was ended
                 if self._is_decided(request.producer, request.batch_id):
                     refusal = FailedPreconditionError(f"{stage}: the batch was committed without it meanwhile")
@@ -215,7 +281,7 @@ class Stages:
             if stage.state == StageState.OPEN:
                 self._store.drop(stage)
 
-    async def _write(self, stage: StoredStage, intake: Intake, stream: ServerStream) -> bool:
+    async def _write(self, stage: StoredStage, topic: Place, stream: ServerStream) -> bool:
         """Write batches as they arrive; return whether the stage is finished."""
         while (message := await stream.receive()) is not None:
             messages = [message, *stream.receive_nowait()]
@@ -230,23 +296,14 @@ class Stages:
                 if isinstance(request, StageFinish):
                     finished = True
                 else:
-                    parts.append((request.part, await self._checked(intake, request)))
-            size = sum(len(part) for part, _ in parts)
-            await intake.pay(sum(header.record_count for _, header in parts), size)
+                    parts.append((request.part, _checked(request)))
+            await topic.judge(parts)
             await self._store.append(stage, parts, finish=finished)
             for each in messages:
                 each.release()
             if finished:
                 return True
         return False
-
-    async def _checked(self, intake: Intake, request: StageBatch) -> BatchHeader:
-        header = check_part(request.part)
-        if header.producer_id or header.producer_epoch or header.base_sequence:
-            raise InvalidArgumentError("a staged batch has no producer and sequence yet; leave them 0")
-        await intake.examine(request.part, header)
-        check_batch(intake, self._limits, header, request.part)
-        return header
 
     def _is_decided(self, producer: str, batch_id: int) -> bool:
         known = self._ledger.find(producer)
@@ -265,6 +322,7 @@ class Stages:
             )
         if len(request.label) > MAX_NAME_LENGTH:
             raise InvalidArgumentError(f"the label of a commit has more than {MAX_NAME_LENGTH} characters")
+        await self._find_home(request.producer)
         known = await self._ledger.known(request.producer)
         outcome: list[StageCommit] = []
 
@@ -287,6 +345,8 @@ class Stages:
             raise InvalidArgumentError(
                 f"an abort names either a write ({request.write_id!r}) or stages ({len(request.stage_ids)}), not both"
             )
+        if request.stage_ids:  # without them each broker is told, and drops what it has
+            await self._find_home(request.producer)
         dropped, known = 0, self._ledger.find(request.producer)
         if known is None:
             dropped = self._drop(request)
@@ -383,6 +443,10 @@ class Stages:
                     extra=log_event("stage.delayed", producer=known.name),
                 )
 
+    def _is_used(self, producer: str) -> bool:
+        """Whether there is a commit or a stage of a producer."""
+        return self._ledger.find(producer) is not None or any(stage.head.producer == producer for stage in self._store)
+
     async def _expire(self) -> None:
         expiry_s = self._limits.stage_expiry_s
         while True:
@@ -397,6 +461,10 @@ class Stages:
             try:
                 await self._aborted.expire()
                 await self._ledger.expire()
+                if trio.current_time() >= self._held_at and not self._directory.membership.is_alone:
+                    self._held_at = trio.current_time() + _HELD_S
+                    self._held = await self._homes.held()
+                    await self._homes.release(self._is_used, before_us)
             except DanubeError as error:
                 _log.warning(
                     "idle producers of staged batches and aborted writes cannot be removed; retrying later: %s",
@@ -407,6 +475,13 @@ class Stages:
 
 def _write_of(head: StageHead) -> Write:
     return Write(head.producer, head.batch_id, head.write_id)
+
+
+def _checked(request: StageBatch) -> BatchHeader:
+    header = check_part(request.part)
+    if header.producer_id or header.producer_epoch or header.base_sequence:
+        raise InvalidArgumentError("a staged batch has no producer and sequence yet; leave them 0")
+    return header
 
 
 def _check_batch(producer: str, batch_id: int, write_id: str = "") -> None:

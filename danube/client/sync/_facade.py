@@ -1457,7 +1457,7 @@ class Stages(Handle[_stages.Stages]):
 
         Raises:
             FailedPreconditionError: a stage is missing, has expired, or belongs to another producer or batch, or its
-                topic was deleted; or the topics are owned by several brokers. Nothing is committed.
+                topic was deleted. Nothing is committed.
             InvalidArgumentError: a stage is named twice.
             UnavailableError: the broker has decided to commit, and cannot finish now (the message says why). It
                 continues by itself; commit again to get the outcome.

@@ -80,7 +80,7 @@ class FakeTopic:
     def check_schema(self, header: BatchHeader) -> None:
         pass
 
-    async def learn_schema(self, header: BatchHeader) -> None:
+    async def examine(self, part: bytes, header: BatchHeader) -> None:
         pass
 
     def check_delivery_time(self, deliver_at_us: int) -> None:
@@ -254,7 +254,7 @@ class World:
         self.directory = SimpleNamespace(
             runtime=runtime,
             catalogue=SimpleNamespace(store=store, locate=self.locate),
-            membership=SimpleNamespace(broker="b1"),
+            membership=SimpleNamespace(broker="b1", is_alone=True, brokers=SimpleNamespace(values={})),
             find=self.topics.__getitem__,
             for_producer=self.topic_for_producer,
         )

@@ -21,8 +21,8 @@ attempt (the run of the query) and the driver does not, unless a task has report
 commit drops the remaining stages.
 
 With the option ``commitScope=partition`` each topic or partition has a producer of its own, derived from the producer
-id, and commits its rows by itself. That is for topics whose partitions belong to several brokers of a cluster, because
-a commit is atomic at one broker only.
+id, and commits its rows by itself. Then they are held by the broker that owns the partition, while all stages of one
+producer are held by one broker, which sends them to the others when they are committed.
 
 Both classes are pickled and sent to the executors, or created for each call: they hold options and no connections.
 """
