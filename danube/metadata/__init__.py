@@ -4,6 +4,9 @@
 design. :func:`open_store` opens the engine of a URL: ``memory://``, ``embedded://``, or one provided by a
 plugin; :func:`require_role` refuses one that lacks a guarantee. :class:`Table` mirrors the records below a prefix in
 memory, and :class:`TableWriter` changes them.
+
+An engine that has a log, but no rules of its own, can use those of the built-in ones: :class:`StoreMachine` over a
+table such as :class:`MemoryTable`, and :class:`WatchedStore` for the watches.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from danube.metadata._contract import (
     may_pass,
 )
 from danube.metadata._keys import covers, validate_key, validate_prefix
+from danube.metadata._machine import HistoryPage, Rows, StoreMachine
+from danube.metadata._memory_table import MemoryTable
 from danube.metadata._mirror import RowChange
 from danube.metadata._observed import ObservedStore
 from danube.metadata._plugins import (
@@ -40,6 +45,7 @@ from danube.metadata._plugins import (
 from danube.metadata._requests import RequestChecks, conflict, lease_ended
 from danube.metadata._roles import Role, require_role
 from danube.metadata._rows import HexNames, Names, TextNames
+from danube.metadata._watched import WatchedStore
 from danube.metadata.incarnation import Incarnation, begin_incarnation, read_incarnation
 from danube.metadata.memory import MemoryStore
 from danube.metadata.table import Change, Table, TableWriter, decode_record
@@ -55,11 +61,13 @@ __all__ = [
     "EventBatch",
     "Group",
     "HexNames",
+    "HistoryPage",
     "Incarnation",
     "InstalledPlugin",
     "KeyValue",
     "LeaseId",
     "MemoryStore",
+    "MemoryTable",
     "MetadataPlugin",
     "MetadataStore",
     "Names",
@@ -69,12 +77,15 @@ __all__ = [
     "RequestChecks",
     "Role",
     "RowChange",
+    "Rows",
+    "StoreMachine",
     "Surroundings",
     "Table",
     "TableWriter",
     "TextNames",
     "TransactionResult",
     "Watch",
+    "WatchedStore",
     "begin_incarnation",
     "conflict",
     "covers",

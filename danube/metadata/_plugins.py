@@ -58,7 +58,7 @@ _BUILT_IN = {
     "embedded": "danube.metadata.embedded:EmbeddedPlugin",
 }
 
-KNOWN_PACKAGES = {"etcd": "danube-metadata-etcd"}
+KNOWN_PACKAGES = {"etcd": "danube-metadata-etcd", "zookeeper": "danube-metadata-zookeeper"}
 """Schemes with a known package, and its name for ``pip install``."""
 
 

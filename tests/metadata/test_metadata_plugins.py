@@ -29,7 +29,7 @@ async def test_built_in_engines_by_url():
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("zookeeper://host", "for 'zookeeper'; installed: embedded,.*memory.*pip install danube-metadata-zookeeper"),
+        ("consul://host", "for 'consul'; installed: embedded,.*memory.*pip install danube-metadata-consul"),
         ("memory", "write scheme://"),
         ("://x", "write scheme://"),
         ("memory://?speed=9", "the metadata engine 'memory' has no option 'speed'; it has: none"),
