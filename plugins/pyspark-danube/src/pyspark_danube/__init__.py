@@ -20,18 +20,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark_danube._session import Setting, session, settings
-
 if TYPE_CHECKING:
+    from pyspark_danube._session import Setting, session, settings
     from pyspark_danube._source import DefaultSource
 
 __all__ = ["DefaultSource", "Setting", "session", "settings"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the data source, and Spark with it, at first use."""
+    """Load the data source, and Spark with it, at first use; and what makes sessions, which workers do not need."""
     if name == "DefaultSource":
         from pyspark_danube._source import DefaultSource
 
         return DefaultSource
+    if name in __all__:
+        from pyspark_danube import _session
+
+        return getattr(_session, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ paths.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from danube.model.batch import BatchFlags, BatchHeader, read_header, unpack_body
 from danube.model.decoding import UNDECODABLE
@@ -264,10 +264,10 @@ class ArrowRows:
         if all(isinstance(block, np.ndarray) and block.shape[1] == first.shape[1] for block in self._payloads):
             return _matrix_column(self._payloads, self.rows)
         if not any(isinstance(block, np.ndarray) for block in self._payloads):
-            return pa.array(list(chain.from_iterable(self._payloads)), pa.binary())
+            return _binary_column(list(chain.from_iterable(self._payloads)))
         return pa.concat_arrays(
             [
-                _matrix_column([block], len(block)) if isinstance(block, np.ndarray) else pa.array(block, pa.binary())
+                _matrix_column([block], len(block)) if isinstance(block, np.ndarray) else _binary_column(block)
                 for block in self._payloads
             ]
         )
@@ -301,7 +301,9 @@ class ArrowRows:
 
     def _constant(self, name: str, value: str | int, kind: pa.DataType) -> pa.Array:
         """Return a column of one value: a slice of a cached one, if it is long enough."""
-        return self._cached(name, lambda rows: pa.repeat(pa.scalar(value, kind), rows))
+        if isinstance(value, str):
+            return self._cached(name, lambda rows: _repeated(value.encode(), rows, kind))
+        return self._cached(name, lambda rows: _from_numpy(np.full(rows, value, np.int32), kind))
 
     def _nulls(self, name: str, kind: pa.DataType) -> pa.Array:
         return self._cached(f"no {name}", lambda rows: pa.nulls(rows, kind))
@@ -317,7 +319,7 @@ class ArrowRows:
 
 def _keys(values: list[bytes | None], kind: pa.DataType) -> pa.Array:
     r"""Return the column of keys; in one of text, bytes that are not UTF-8 are escaped (``\xff``)."""
-    column = pa.array(values, pa.binary())
+    column = _binary_column(values)
     try:
         return column.cast(kind)
     except pa.ArrowInvalid:
@@ -340,6 +342,8 @@ def _rejects_nulls(field: pa.Field) -> bool:
 def _misplaced_null(array: pa.Array, field: pa.Field) -> tuple[int, str] | None:
     """Return the row of a disallowed null, and the path to its field."""
     if not field.nullable and array.null_count:
+        import pyarrow.compute as pc
+
         return pc.index(array.is_null(), True).as_py(), field.name
     if not _rejects_nulls(field):
         return None
@@ -348,6 +352,8 @@ def _misplaced_null(array: pa.Array, field: pa.Field) -> tuple[int, str] | None:
         found = _misplaced_null(array.flatten(), element)
         if found is None:
             return None
+        import pyarrow.compute as pc
+
         row, path = found
         return pc.list_parent_indices(array)[row].as_py(), f"{field.name}[]{path.removeprefix(element.name)}"
     if pa.types.is_struct(field.type):
@@ -359,6 +365,9 @@ def _misplaced_null(array: pa.Array, field: pa.Field) -> tuple[int, str] | None:
                 return int(rows[found[0]]), f"{field.name}.{found[1]}"
     return None
 
+
+_MAX_COLUMN_BYTES: Final = (1 << 31) - 1
+"""What the offsets of a column of bytes can address."""
 
 _MAX_CONSTANTS: Final = 64
 """Producers change over time; the number of cached columns is bounded."""
@@ -415,6 +424,27 @@ def _matrix_column(blocks: list[NDArray[np.uint8]], rows: int) -> pa.Array:
     bounds = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data.reshape(-1))]
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def _binary_column(values: Sequence[bytes | None]) -> pa.Array:
+    """Return a column of bytes. Unlike ``pa.array()``, this does not import pandas, which takes half a second."""
+    sizes = np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
+    bounds = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    if bounds[-1] > _MAX_COLUMN_BYTES:
+        return pa.array(values, pa.binary())  # which says that it is too large
+    data = pa.py_buffer(b"".join([value for value in values if value is not None]))
+    there = None
+    if None in values:
+        valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        there = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(values), [there, pa.py_buffer(bounds.astype(np.int32)), data])
+
+
+def _repeated(value: bytes, rows: int, kind: pa.DataType) -> pa.Array:
+    """Return a column of one text or sequence of bytes; ``pa.scalar()`` would import pandas, too."""
+    bounds = np.arange(rows + 1, dtype=np.int32) * np.int32(len(value))
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(bounds), pa.py_buffer(value * rows)])
 
 
 def _from_numpy(values: NDArray[Any], kind: pa.DataType) -> pa.Array:

@@ -4,13 +4,15 @@ Spark's Python sources do not learn which columns a query uses, so each row is p
 user restricts the columns with ``.schema("offset BIGINT, producer STRING")``. Then only these are built; as long as
 the header of a batch has all of them, batches are not even decoded. With a ``payloadFormat`` the other columns of the
 schema are fields of the payload, and with schemas of the registry there is one column ``value``.
+
+Each query imports this module twice before it reads a byte, in two processes: what only some queries need, and Arrow,
+is imported at first use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -26,15 +28,20 @@ from pyspark.sql.types import (
 
 from danube.model.errors import ConfigurationError
 from pyspark_danube._options import nearest
-from pyspark_danube._payloads import find_format
 from pyspark_danube._spark_apis import to_arrow_schema, to_arrow_type
-from pyspark_danube._values import ERROR, VALUE, ValueDecoder, shape_of
 
 if TYPE_CHECKING:
-    from pyspark_danube._payloads import PayloadDecoder
-    from pyspark_danube._values import Pinned, Writers
+    import pyarrow as pa
 
-__all__ = ["BINARY_KEYS", "COLUMNS", "SCHEMA", "Columns"]
+    from pyspark_danube._payloads import PayloadDecoder, PayloadFormat
+    from pyspark_danube._values import Pinned, ValueDecoder, Writers
+
+__all__ = ["BINARY_KEYS", "COLUMNS", "ERROR", "SCHEMA", "VALUE", "Columns", "format_of"]
+
+VALUE: Final = "value"
+"""Column of the decoded values."""
+ERROR: Final = "_error"
+"""Column that says why a payload did not decode; null if it did."""
 
 COLUMNS: Final[dict[str, DataType]] = {
     "topic": StringType(),
@@ -85,8 +92,10 @@ class Columns:
         Raises:
             ConfigurationError: an unknown column, one of another type, or an unknown format.
         """
+        import pyarrow as pa
+
         self._pinned = pinned
-        self._format = None if pinned is not None else find_format(payload_format)
+        self._format = None if pinned is not None else format_of(payload_format)
         self._mode = mode
         payload_fields = []
         for field in schema.fields:
@@ -127,13 +136,30 @@ class Columns:
         """
         if self._pinned is None or not {VALUE, ERROR} & set(self.names):
             return None
+        from pyspark_danube._values import ValueDecoder, shape_of
+
         kind = (
             self.schema.field(VALUE).type if VALUE in self.names else to_arrow_type(shape_of(self._pinned.source).type)
         )
         return ValueDecoder(self._pinned, kind, fail_fast=self._mode == "FAILFAST", writers=writers)
 
 
+def format_of(name: str) -> PayloadFormat | None:
+    """Return a payload format by its name; None for ``binary``.
+
+    Raises:
+        ConfigurationError: the format is unknown.
+    """
+    if name == "binary":
+        return None  # the default: nothing to import
+    from pyspark_danube._payloads import find_format
+
+    return find_format(name)
+
+
 def _check_decoded(field: StructField, pinned: Pinned) -> None:
+    from pyspark_danube._values import shape_of
+
     expected = StringType() if field.name == ERROR else shape_of(pinned.source).type
     wrong = _difference(field.dataType, expected, field.name)
     if wrong is not None:

@@ -16,10 +16,12 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from danube.client.sync import Client, connect
 from danube.model.errors import ConnectionLostError
+
+if TYPE_CHECKING:
+    from danube.client.sync import Client
 
 __all__ = ["EXECUTOR_PATIENCE_S", "broker_client"]
 
@@ -51,6 +53,9 @@ def enter_client(stack: ExitStack, servers: str, *, patience_s: float = 0.0, **o
 
     ``options`` are time limits of :func:`danube.client.sync.connect`.
     """
+    # Imported here: a task that finds all of its messages in the storage needs no client.
+    from danube.client.sync import connect
+
     give_up_at = time.monotonic() + patience_s
     pause_s = _FIRST_PAUSE_S
     while True:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from danube.model.errors import ConfigurationError
+from pyspark_danube._files import cache_directory, install_script
 
 __all__ = ["OLDEST_JAVA", "JavaRuntime", "find_java"]
 
@@ -65,7 +66,7 @@ def find_java(environment: Mapping[str, str] | None = None, *, cache: Path | Non
         ConfigurationError: no runtime was found; the message says what to install.
     """
     environment = os.environ if environment is None else environment
-    cache = cache if cache is not None else _cache_directory(environment)
+    cache = cache if cache is not None else cache_directory(environment)
     if named := environment.get("JAVA_HOME"):
         home = Path(named)
         if not os.access(home / "bin" / "java", os.X_OK):
@@ -116,17 +117,6 @@ def _startable(home: Path, modules: list[str], cache: Path) -> Path:
         return home
     java = home / "bin" / "java"
     wrapper_home = cache / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:16]}"
-    wrapper = wrapper_home / "bin" / "java"
     text = _WRAPPER.format(module=_VECTOR_MODULE, java=shlex.quote(str(java)))
-    if not wrapper.is_file() or wrapper.read_text() != text:
-        wrapper.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = wrapper.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(0o755)
-        fresh.replace(wrapper)
+    install_script(wrapper_home / "bin" / "java", text)
     return wrapper_home
-
-
-def _cache_directory(environment: Mapping[str, str]) -> Path:
-    base = environment.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "danube"

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from danube.history.direct import DirectStorage, direct_parts, open_direct
 from danube.model.errors import FailedPreconditionError, TopicNotFoundError
 from danube.model.policies import Durability
 from pyspark_danube._connecting import broker_client
@@ -21,9 +20,10 @@ from pyspark_danube._positions import LogKey, Span
 
 if TYPE_CHECKING:
     from danube.client.sync import Client
+    from danube.history.direct import DirectPart, DirectStorage
     from danube.model.query_api import LogParts, LogState
 
-__all__ = ["BrokerLogs", "BucketLogs", "Logs", "locate", "log_states", "open_logs", "report_losses"]
+__all__ = ["BrokerLogs", "BucketLogs", "Logs", "locate", "log_states", "open_logs", "parts_of", "report_losses"]
 
 logger = logging.getLogger("pyspark_danube")
 
@@ -78,7 +78,7 @@ class BucketLogs:
     def find_time(self, name: str, time_us: int) -> int:
         """Return the first offset that was appended at or after a time: the part is read up to there."""
         found = self._bucket.log_parts(name)
-        for part in direct_parts(found):
+        for part in parts_of(found):
             if part.part.last_time_us < time_us:
                 continue
             for batch in self._storage.read(part, found.start, producers=False):
@@ -99,6 +99,8 @@ def open_logs(options: ReadOptions, *, patience_s: float = 0.0) -> Iterator[Logs
         with broker_client(options.servers, patience_s=patience_s) as client:
             yield BrokerLogs(client)
     else:
+        from danube.history.direct import open_direct
+
         with open_direct(options.storage_url, options.storage_options) as storage:
             yield BucketLogs(storage, options.cluster)
 
@@ -158,11 +160,20 @@ def locate(
         sealed = max(found.end, start)
         if start < span.end:
             remaining = Span(span.key, start, span.end)
-            sources.append(Source(remaining, state.name, state.topic_id, sealed, direct_parts(found)))
+            sources.append(Source(remaining, state.name, state.topic_id, sealed, parts_of(found)))
     report_losses(losses, options)
     if options.storage_url:
         storages = dict.fromkeys(storages, options.storage_url)
     return sources, storages
+
+
+def parts_of(found: LogParts) -> list[DirectPart]:
+    """Return the parts of an answer, for reading them directly."""
+    if not found.parts:
+        return []  # a topic that is not sealed yet: the code that reads storages is not even imported
+    from danube.history.direct import direct_parts
+
+    return direct_parts(found)
 
 
 def report_losses(losses: Sequence[str], options: ReadOptions) -> None:

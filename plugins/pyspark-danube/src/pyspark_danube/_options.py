@@ -22,7 +22,6 @@ import msgspec
 from danube.model.errors import ConfigurationError, InvalidNameError
 from danube.model.limits import MIB
 from danube.model.names import split_partition, validate_name, validate_topic
-from danube.storage import storage_place
 
 __all__ = [
     "EARLIEST",
@@ -149,7 +148,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "storage_url"}
-        shown["storage_url"] = storage_place(self.storage_url) if self.storage_url else ""
+        shown["storage_url"] = _place(self.storage_url) if self.storage_url else ""
         return f"ReadOptions({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
@@ -172,6 +171,13 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Subject of the schema; empty: that of the topic."""
     register_schema: bool = True
     """Whether the schema may be registered; otherwise it must be there."""
+
+
+def _place(url: str) -> str:
+    """Return a storage's URL without secrets, or raise ConfigurationError."""
+    from danube.storage import storage_place  # much code, which most queries need on executors only
+
+    return storage_place(url)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -337,7 +343,7 @@ _LAST_MS: Final = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 def _storage_url(name: str, value: str) -> str:
     del name
-    storage_place(value.strip())  # an error now, not on an executor; it does not show the URL's secrets
+    _place(value.strip())  # an error now, not on an executor; it does not show the URL's secrets
     return value.strip()
 
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
-import pyarrow.json
 
 from danube.model.errors import ConfigurationError
 from pyspark_danube._options import REGISTRY_FORMATS, nearest
+
+if TYPE_CHECKING:
+    import pyarrow.json
 
 __all__ = ["FORMATS", "JsonFormat", "MalformedPayloadError", "PayloadDecoder", "PayloadFormat", "find_format"]
 
@@ -249,14 +251,16 @@ def _cut_times(found: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _parse_options(schema: pa.Schema) -> pyarrow.json.ParseOptions:
-    return pyarrow.json.ParseOptions(
-        explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore"
-    )
+    from pyarrow import json
+
+    return json.ParseOptions(explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore")
 
 
 def _read(text: bytes, options: pyarrow.json.ParseOptions) -> pa.Table:
-    reading = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-    return pyarrow.json.read_json(pa.BufferReader(text), read_options=reading, parse_options=options)
+    from pyarrow import json
+
+    reading = json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    return json.read_json(pa.BufferReader(text), read_options=reading, parse_options=options)
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from danube.history.direct import DirectPart
 from danube.model.errors import ConfigurationError, DataLossError
 from danube.model.ids import TopicId
 from pyspark_danube._options import EARLIEST_OFFSET, LATEST_OFFSET, At, ReadOptions, nearest
 from pyspark_danube._positions import LogKey, Span
 
 if TYPE_CHECKING:
+    from danube.history.direct import DirectPart
     from danube.model.query_api import LogState
 
 __all__ = [

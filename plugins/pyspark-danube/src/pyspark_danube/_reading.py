@@ -17,18 +17,16 @@ from contextlib import ExitStack
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from danube.client._values import source_of
-from danube.history.direct import DirectStorage, direct_parts, open_direct
 from danube.model.errors import DataLossError, FailedPreconditionError, StorageNotFoundError, TopicNotFoundError
 from pyspark_danube._arrow import ArrowRows
 from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, enter_client
-from pyspark_danube._logs import BrokerLogs, BucketLogs, Logs, report_losses
+from pyspark_danube._logs import BrokerLogs, BucketLogs, Logs, parts_of, report_losses
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from danube.client.sync import Client
-    from danube.history.direct import DirectPart
+    from danube.history.direct import DirectPart, DirectStorage
     from danube.model.query_api import RawBatch
     from danube.schema.kinds import Source
     from pyspark_danube._columns import Columns
@@ -184,11 +182,13 @@ class _Reading:
             )
         for name, url in found.storages.items():
             self._urls.setdefault(name, self._options.storage_url or url)
-        return min(max(position, found.start_offset), sealed), direct_parts(found)
+        return min(max(position, found.start_offset), sealed), parts_of(found)
 
     def _storage(self, name: str) -> DirectStorage:
         storage = self._storages.get(name)
         if storage is None:
+            from danube.history.direct import open_direct
+
             storage = self._storages[name] = self._stack.enter_context(
                 open_direct(self._urls[name], self._options.storage_options)
             )
@@ -196,6 +196,8 @@ class _Reading:
 
     def _writer(self, number: int) -> Source:
         """Return the schema with a number; the decoder keeps it."""
+        from danube.client._values import source_of
+
         return source_of(self._broker().schemas.get(number))
 
     def _broker(self) -> Client:

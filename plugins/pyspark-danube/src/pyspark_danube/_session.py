@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.model.errors import ConfigurationError
 from pyspark_danube._java import find_java
+from pyspark_danube._python import worker_python
 from pyspark_danube._versions import Needs, SparkVersion, check_java, has, lacking, missing
 
 if TYPE_CHECKING:
@@ -137,9 +138,13 @@ def session(
     given = dict(config or {})
     defaults = {} if remote.startswith("sc://") else _defaults(os.environ)
     made: list[Setting] = []
-    _set_variable(made, "PYSPARK_PYTHON", sys.executable, "workers use this Python, not the first one on PATH")
+    on_this_machine = master.startswith("local") or remote.startswith("local")
+    python, reason = sys.executable, "workers use this Python, not the first one on PATH"
+    if on_this_machine:
+        python, reason = worker_python(sys.executable)
+    _set_variable(made, "PYSPARK_PYTHON", python, reason)
     if not remote.startswith("sc://"):
-        if master.startswith("local") or remote.startswith("local"):
+        if on_this_machine:
             _set_variable(made, "SPARK_LOCAL_IP", "127.0.0.1", "a session on this machine does not look up its name")
         runtime = find_java()
         check_java(version, runtime.version, runtime.origin)

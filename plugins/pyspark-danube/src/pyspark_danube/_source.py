@@ -42,9 +42,8 @@ class DefaultSource(DataSource):
             ConfigurationError: a payload format without a schema.
             NotFoundError: the subject or version does not exist.
         """
-        from pyspark_danube._columns import SCHEMA
+        from pyspark_danube._columns import SCHEMA, format_of
         from pyspark_danube._options import asks_registry, schema_options
-        from pyspark_danube._payloads import find_format
 
         if asks_registry(self.options):
             from pyspark_danube._pinning import pin, schema_of
@@ -55,7 +54,7 @@ class DefaultSource(DataSource):
             return schema_of(self._pinned, options.mode)
 
         name = self.options.get("payloadFormat", "binary")
-        if find_format(name) is not None:
+        if format_of(name) is not None:
             raise ConfigurationError(
                 f"payloadFormat={name} needs a schema: .schema('offset BIGINT, user STRING, sum DOUBLE'), with fields"
                 " of the payload and any columns of the topic; or payloadFormat=registry, which takes it from there"

@@ -20,6 +20,7 @@ from danube.model.errors import DanubeError, InvalidSchemaError, NotFoundError, 
 from danube.schema.kinds import Source, decode_json
 from danube.schema.limits import DEFAULT_LIMITS
 from danube.schema.modes import SchemaType
+from pyspark_danube._columns import ERROR, VALUE
 from pyspark_danube._payloads import MalformedPayloadError
 from pyspark_danube._shapes import Shape, avro_shape
 
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from danube.schema.protobuf_codec import ProtobufCodec
 
 __all__ = ["ERROR", "VALUE", "Pinned", "ValueDecoder", "Writers", "shape_of"]
-
-VALUE: Final = "value"
-"""Column of the decoded values."""
-ERROR: Final = "_error"
-"""Column that says why a payload did not decode; null if it did."""
 
 _MOST_WRITERS: Final = 1_000
 """Schemas of writers whose decoders a task keeps; the oldest are made again when they are needed."""
