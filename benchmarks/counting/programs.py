@@ -20,7 +20,9 @@ from benchmarks._payloads import CheckError, make_payloads
 from benchmarks.counting.machine import Counted, Machine
 from danube.client import Batch, Consumer, Producer
 from danube.compat.proto import danube_api_pb2 as pb
+from danube.model.batch import SchemaRef
 from danube.model.limits import MIB, Limits
+from danube.model.policies import SchemaValidation
 from danube.testing.simulation._scheduler import run_seeded
 
 __all__ = ["PROGRAMS", "Program", "run_program"]
@@ -110,11 +112,18 @@ async def _take_each(consumer: Consumer, count: int, into: list[bytes]) -> None:
     await consumer.flush_acks()
 
 
-async def _in_bulk(machine: Machine, counts: Sequence[int], size: int, subscriptions: int) -> None:
-    """One producer sends batches, and each subscription takes them."""
+async def _in_bulk(
+    machine: Machine, counts: Sequence[int], size: int, subscriptions: int, *, enforced: bool = False
+) -> None:
+    """One producer sends batches, and each subscription takes them; enforced: with the schema that the topic wants."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(machine.client())
         producer = await stack.enter_async_context(client.producer(_TOPIC, durability="disk"))
+        if enforced:
+            schema = await client.schemas.register(f"{_TOPIC}-value", "bytes")
+            await client.schemas.bind(_TOPIC, f"{_TOPIC}-value")
+            await client.admin.change_policies(_TOPIC, schema_validation=SchemaValidation.ENFORCE)
+            producer._carry(SchemaRef(schema.number, schema.version))
         consumers = []
         for number in range(subscriptions):
             client = await stack.enter_async_context(machine.client())
@@ -136,6 +145,10 @@ async def _in_bulk(machine: Machine, counts: Sequence[int], size: int, subscript
 
 async def _s1(machine: Machine, counts: Sequence[int]) -> None:
     await _in_bulk(machine, counts, 100, 1)
+
+
+async def _s1e(machine: Machine, counts: Sequence[int]) -> None:
+    await _in_bulk(machine, counts, 100, 1, enforced=True)
 
 
 async def _s2(machine: Machine, counts: Sequence[int]) -> None:
@@ -293,6 +306,7 @@ PROGRAMS = {
     for one in (
         Program("s1", "Durable publish and consume at the same time, 100 B", "send_many; batches()", 60_000, _s1),
         Program("s1b", "As s1, message by message", "send_nowait; receive()", 6_000, _s1b),
+        Program("s1e", "As s1, of a topic that enforces a schema", "send_many; batches()", 60_000, _s1e),
         Program("s2", "As s1, 1 KiB", "send_many; batches()", 10_000, _s2),
         Program("s3", "One durable message at a time, 100 B", "await send(); receive()", 200, _s3),
         Program("s4", "Replay of stored messages, 100 B", "batches()", 60_000, _s4, _SMALL_CACHE),

@@ -54,6 +54,7 @@ from danube.model.errors import (
 )
 from danube.model.quotas import check_subjects
 from danube.schema.examine import Examination, Finding, Other
+from danube.schema.indexes import Carriers, Schemas
 from danube.schema.kinds import Needed, Source
 from danube.schema.limits import DEFAULT_LIMITS, SchemaLimits
 from danube.schema.modes import Level, Mode, Policy, SchemaType
@@ -161,6 +162,10 @@ def content_hash(proposal: Proposal, references: tuple[StoredReference, ...], ca
     return hashlib.sha256(msgspec.msgpack.encode(identity)).digest()
 
 
+def _hash_key(digest: bytes) -> str:
+    return HASHES + digest.hex()
+
+
 class Book:
     """All subjects and schemas of a registry. Not thread-safe."""
 
@@ -169,13 +174,14 @@ class Book:
         self._revisions: dict[str, int] = {}
         self._settings = Settings()
         self._next = 1
-        self._numbers: dict[int, NumberRecord] = {}
-        self._hashes: dict[bytes, int] = {}
+        self._numbers = Schemas()
+        self._hashes: dict[str, int] = {}
+        """Numbers by the keys of hashes, which are the same objects as those of the revisions."""
         self._subjects: dict[str, SubjectRecord] = {}
         self._names: list[str] = []
         """Names of all subjects, sorted."""
         self._subject_numbers: dict[int, str] = {}
-        self._carriers: dict[int, set[str]] = {}
+        self._carriers = Carriers()
         """Subjects by the number of a schema that they have, deleted versions included."""
         self._referrers: dict[int, set[int]] = {}
         """By the number of a schema, the schemas that refer to it."""
@@ -213,11 +219,11 @@ class Book:
         elif key.startswith(NUMBERS):
             self._apply_number(int(key.removeprefix(NUMBERS)), key, value)
         elif key.startswith(HASHES):
-            digest = bytes.fromhex(key.removeprefix(HASHES))
+            bytes.fromhex(key.removeprefix(HASHES))  # raises ValueError for other keys
             if value is None:
-                self._hashes.pop(digest, None)
+                self._hashes.pop(key, None)
             else:
-                self._hashes[digest] = decode(key, value, int)
+                self._hashes[key] = decode(key, value, int)
         elif key.startswith(SUBJECTS):
             self._apply_subject(subject_of_key(key.removeprefix(SUBJECTS)), key, value)
         else:
@@ -226,12 +232,12 @@ class Book:
 
     def _apply_number(self, number: int, key: str, value: bytes | None) -> None:
         record = None if value is None else decode(key, value, NumberRecord)
-        old = self._numbers.pop(number, None)
+        old = self._numbers.get(number)
+        self._numbers.put(number, value)
         for reference in old.references if old is not None else ():
             self._referrers[reference.number].discard(number)
         self._guids = None
         if record is not None:
-            self._numbers[number] = record
             for reference in record.references:
                 self._referrers.setdefault(reference.number, set()).add(number)
 
@@ -241,7 +247,7 @@ class Book:
         if old is not None:
             self._subject_numbers.pop(old.number, None)
             for version in old.versions:
-                self._carriers.get(version.number, set()).discard(name)
+                self._carriers.discard(version.number, name)
         if record is None:
             if old is not None:
                 del self._names[bisect_left(self._names, name)]
@@ -252,7 +258,7 @@ class Book:
         if record.number:
             self._subject_numbers[record.number] = name
         for version in record.versions:
-            self._carriers.setdefault(version.number, set()).add(name)
+            self._carriers.add(version.number, name)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Reading
@@ -408,14 +414,14 @@ class Book:
         """Return the sorted subjects and versions that have a schema."""
         return [
             (name, version.version)
-            for name in sorted(self._carriers.get(number, ()))
+            for name in sorted(self._carriers.of(number))
             for version in self._subjects[name].versions
             if version.number == number and (deleted or not version.is_deleted)
         ]
 
     def carrying(self, number: int) -> dict[str, SubjectRecord]:
         """Return the subjects that have a schema, also in a deleted version, by name and in order."""
-        return {name: self._subjects[name] for name in sorted(self._carriers.get(number, ()))}
+        return {name: self._subjects[name] for name in sorted(self._carriers.of(number))}
 
     def writers(self, number: int) -> list[str]:
         """Return the sorted subjects that have a schema, or had it in a version that is deleted, also permanently.
@@ -423,7 +429,7 @@ class Book:
         Messages of topics with one of these subjects may have its number. This looks at all subjects.
         """
         former = {name for name, record in self._subjects.items() if number in record.former}
-        return sorted(former | self._carriers.get(number, set()))
+        return sorted(former.union(self._carriers.of(number)))
 
     def owners(self, number: int) -> list[str]:
         """Return the sorted subjects that a number stands for: the one with it, or those with the schema, also deleted.
@@ -433,7 +439,7 @@ class Book:
         subject = self._subject_numbers.get(number)
         if subject is not None:
             return [subject]
-        return sorted(self._carriers.get(number, ())) or ([""] if number in self._numbers else [])
+        return sorted(self._carriers.of(number)) or ([""] if number in self._numbers else [])
 
     def referrers(self, subject: str, version: int = LATEST) -> list[int]:
         """Return the sorted numbers of the schemas that refer to a version and that a subject has.
@@ -505,7 +511,7 @@ class Book:
 
         The given subject is preferred; if it does not have the schema, the first one that does is used.
         """
-        carriers = self._carriers.get(number)
+        carriers = self._carriers.of(number)
         if not carriers:
             return None
         name = subject if subject in carriers else min(carriers)
@@ -581,7 +587,7 @@ class Book:
             InvalidSchemaError: the target of a reference does not exist.
         """
         self.versions(proposal.subject, deleted=deleted)
-        number = self._hashes.get(content_hash(proposal, self._resolve(proposal), finding.canonical))
+        number = self._hashes.get(_hash_key(content_hash(proposal, self._resolve(proposal), finding.canonical)))
         record = self._record(proposal.subject)
         for version in reversed(record.versions):
             if version.number == number and (deleted or not version.is_deleted):
@@ -631,7 +637,7 @@ class Book:
         record = self._subjects.get(subject, _NEW)
         references = self._resolve(proposal)
         digest = content_hash(proposal, references, finding.canonical)
-        known = self._hashes.get(digest)
+        known = self._hashes.get(_hash_key(digest))
         live = [each for each in record.versions if not each.is_deleted]
         same = next((each for each in reversed(live) if each.number == known), None)
         if same is not None and number in (None, known) and version in (None, same.version):
@@ -682,7 +688,7 @@ class Book:
         if any(each.version == version for each in record.versions):
             raise InvalidSchemaNumberError(f"subject {subject!r} has version {version} already; choose another one")
         self._check_room(subject, record)
-        known = self._hashes.get(digest)
+        known = self._hashes.get(_hash_key(digest))
         following = self._next
         if known is None:
             number = following if number is None else self._imported(number)
@@ -706,7 +712,7 @@ class Book:
             next_version=max(record.next_version, version + 1),
             policy=(record.policy or born) if is_first else record.policy,
         )
-        puts = [(SUBJECTS + key_of(subject), encode(changed)), (HASHES + digest.hex(), encode(number))]
+        puts = [(SUBJECTS + key_of(subject), encode(changed)), (_hash_key(digest), encode(number))]
         if known is None:
             schema = NumberRecord(
                 proposal.type,
@@ -854,7 +860,7 @@ class Book:
             number
             for number in self._referrers.get(version.number, ())
             if any(
-                (each.subject, each.version) == (subject, version.version) for each in self._numbers[number].references
+                (each.subject, each.version) == (subject, version.version) for each in self.schema(number).references
             )
             and self.carriers(number, deleted=deleted)
         )
@@ -956,7 +962,7 @@ class Book:
         referring = sorted(self._referrers.get(number, ()))
         if referring:
             raise self._referenced(f"schema {number}", referring)
-        keys = [f"{NUMBERS}{number}", HASHES + record.hash.hex()]
+        keys = [f"{NUMBERS}{number}", _hash_key(record.hash)]
         return self._change([*keys, NEXT, CONFIG], [], keys)
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -985,8 +991,8 @@ class Book:
                 continue
             following = max(following, self._imported(number) + 1)
             puts.append((f"{NUMBERS}{number}", encode(record)))
-            if record.hash not in self._hashes:
-                puts.append((HASHES + record.hash.hex(), encode(number)))
+            if _hash_key(record.hash) not in self._hashes:
+                puts.append((_hash_key(record.hash), encode(number)))
         for name, subject in subjects.items():
             if name in self._subjects:
                 continue
