@@ -31,6 +31,7 @@ from danube.broker.directory.bond import Bond
 from danube.broker.directory.directory import Directory
 from danube.broker.directory.identity import DirectoryIdentity
 from danube.broker.directory.recovery import recover, settle
+from danube.broker.directory.restore_schemas import restore_schemas_of
 from danube.broker.directory.storages import OpenedStorages, open_storages
 from danube.broker.directory.told import ToldOfTopics
 from danube.broker.durability import Levels, Surroundings
@@ -323,7 +324,16 @@ class Broker:
         )
         directory.registry = lambda: self.registry
         levels = directory.levels = Levels(
-            Surroundings(runtime, catalogue, policies, history, membership, directory), storages.lanes
+            Surroundings(
+                runtime,
+                catalogue,
+                policies,
+                history,
+                membership,
+                directory,
+                partial(restore_schemas_of, directory, config.cluster),
+            ),
+            storages.lanes,
         )
         coordinating = Coordinating(
             store,

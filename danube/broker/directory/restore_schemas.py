@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from danube.history import read_schemas
 from danube.model.errors import FailedPreconditionError, InvalidSchemaNumberError
 from danube.model.limits import KIB
 from danube.model.log_events import log_event
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.schema.objects import SchemaObject
 
-__all__ = ["check_schemas", "restore_schemas"]
+__all__ = ["check_schemas", "restore_schemas", "restore_schemas_of"]
 
 _log = logging.getLogger("danube.broker")
 
@@ -94,6 +95,18 @@ async def restore_schemas(directory: Directory, storage: Storage, schemas: Seque
             storage.url,
             extra=log_event("restore.schemas", schemas=numbers, subjects=subjects),
         )
+
+
+async def restore_schemas_of(directory: Directory, cluster: str, storage: Storage) -> None:
+    """Bring all schemas of a storage into the registry: for topics that a new broker takes over from it by itself.
+
+    Raises:
+        FailedPreconditionError: the number of one means something else here; nothing was restored.
+        DanubeError: the storage or the metadata do not answer; some may have been restored.
+    """
+    schemas = await read_schemas(storage, cluster)
+    await check_schemas(directory, storage, schemas)
+    await restore_schemas(directory, storage, schemas)
 
 
 def _groups(records: Mapping[K, V]) -> Iterator[dict[K, V]]:

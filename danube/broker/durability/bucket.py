@@ -249,6 +249,8 @@ class BucketLevel(Level):
                 f"{self._storages[name].url}: a broker of epoch {bucket.epoch} has taken over this history; this one,"
                 f" of epoch {self.history.catalogue.epoch}, stops"
             )
+        # Before the topics that need them, as in a restore; a number that means another schema here ends the start.
+        await self._restore_schemas(self._storages[name])
         await self.catalogue.policy_changes.restore(bucket.namespaces)
         ids = sorted(number for topic_ids, _ in recovered.state.topics.values() for number in topic_ids)
         survey = await survey_topics(self._storages[name], self.runtime.config.cluster, bucket, ids)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies
     from danube.model.errors import DanubeError
     from danube.model.records import SubscriptionRecord, TopicRecord
+    from danube.storage import Storage
 
 __all__ = ["Level", "Registry", "Surroundings"]
 
@@ -58,6 +59,9 @@ class Surroundings(NamedTuple):
     history: History
     membership: Membership
     registry: Registry
+    restore_schemas: Callable[[Storage], Awaitable[None]]
+    """Brings the schemas of a storage into the schema registry, once the broker has begun to serve; raises
+    FailedPreconditionError if their numbers mean something else there, and DanubeError."""
 
 
 class Level(ABC):
@@ -85,7 +89,15 @@ class Level(ABC):
     forgets_unsynced = False
 
     def __init__(self, surroundings: Surroundings) -> None:
-        self.runtime, self.catalogue, self.policies, self.history, self.membership, self.registry = surroundings
+        (
+            self.runtime,
+            self.catalogue,
+            self.policies,
+            self.history,
+            self.membership,
+            self.registry,
+            self._restore_schemas,
+        ) = surroundings
 
     # --- Topics ---
 

@@ -95,6 +95,27 @@ async def test_a_bucket_alone_decodes_its_history_and_gives_the_registry_back(tm
 
 
 @between_brokers
+async def test_a_broker_that_takes_remote_topics_over_by_itself_brings_their_schemas(tmp_path: Path) -> None:
+    url, _ = bucket()
+    settings: Any = {"storage": url, "limits": LIMITS}
+    async with running_broker(tmp_path / "lost", **settings) as first, first.client() as client:
+        await client.admin.create_topic(TOPIC, durability="remote")
+        await client.schemas.register("elsewhere", "string")  # so that the numbers are not the first ones
+        await send(client, Order, Order(1))
+        await client.schemas.bind(TOPIC, SUBJECT)
+        await send(client, LATER, NewOrder(2, "a gift"))
+        numbers = await numbers_of(client)
+        await client.admin.seal_topic(TOPIC)
+        assert [each.number for each in await kept(first)] == numbers
+        await first.crash()
+    async with running_broker(tmp_path / "new", **settings) as second, second.client() as client:
+        assert await orders(client) == [NewOrder(1), NewOrder(2, "a gift")]
+        assert await numbers_of(client) == numbers
+        assert (await client.admin.describe_topic(TOPIC)).schema_subject == SUBJECT
+        assert (await client.schemas.register("another", "bytes")).number > max(numbers)
+
+
+@between_brokers
 async def test_schemas_that_others_refer_to_come_along(tmp_path: Path) -> None:
     url, _ = bucket()
     inner = '{"type": "fixed", "name": "shop.Money", "size": 8}'
