@@ -63,7 +63,9 @@ _KNOWN_FOLDERS = 10_000
 class DiskBackend(StorageBackend):
     """A backend over a directory. Created by :func:`open_disk`."""
 
-    def __init__(self, directory: Path, *, url: str, concurrency: int, wall_clock_us: WallClock) -> None:
+    def __init__(
+        self, directory: Path, *, url: str, concurrency: int, wall_clock_us: WallClock, shared: bool = False
+    ) -> None:
         self._root = os.fspath(directory)
         self._url = url
         self._wall_clock_us = wall_clock_us
@@ -73,7 +75,7 @@ class DiskBackend(StorageBackend):
         self._known: set[str] = set()  # folders whose directory entries are synced
         self._deleted = trio.Event()
         self._capabilities = StorageCapabilities(
-            durable=True, conditional_put=True, shared=False, max_object_bytes=4 * GIB, mounted=True
+            durable=True, conditional_put=True, shared=shared, max_object_bytes=4 * GIB, mounted=True
         )
 
     @property
@@ -83,7 +85,7 @@ class DiskBackend(StorageBackend):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Durable, with conditional puts; on this machine only."""
+        """Durable, with conditional puts; on this machine only, unless it was declared to be shared."""
         return self._capabilities
 
     # The contract
@@ -397,11 +399,13 @@ async def open_disk(
     url: str | None = None,
     limits: Limits | None = None,
     wall_clock_us: WallClock = system_wall_clock_us,
+    shared: bool = False,
 ) -> AsyncIterator[DiskBackend]:
     """Open a backend over a directory, which is created if missing; close it at the end of the block.
 
     ``url`` is shown in messages (default ``disk://`` and the directory); ``limits`` bounds the threads
-    (``storage_max_concurrency``); ``wall_clock_us`` is used for the age of uploads.
+    (``storage_max_concurrency``); ``wall_clock_us`` is used for the age of uploads; ``shared``: see
+    :class:`DiskConfig`.
 
     Raises:
         ConfigurationError: the directory cannot be created or used.
@@ -413,6 +417,7 @@ async def open_disk(
         url=url if url is not None else f"disk://{directory}",
         concurrency=limits.storage_max_concurrency,
         wall_clock_us=wall_clock_us,
+        shared=shared,
     )
     try:
         await trio.to_thread.run_sync(backend._prepare)
@@ -433,7 +438,12 @@ async def open_disk(
 
 
 class DiskConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``disk://`` has no options."""
+    """Options of ``disk://``."""
+
+    shared: bool = False
+    """Whether all brokers of the cluster mount this directory, from one file system of the network: then a topic that
+    is stored there may get another owner. The file system must create a link to a file only if the new name is free,
+    on whichever machine."""
 
 
 class DiskStoragePlugin(StoragePlugin[DiskConfig]):
@@ -457,6 +467,10 @@ class DiskStoragePlugin(StoragePlugin[DiskConfig]):
         else:
             raise ConfigurationError("disk:// needs a data directory; name the directory: disk:///a/directory")
         async with open_disk(
-            directory, url=surroundings.url, limits=surroundings.limits, wall_clock_us=surroundings.wall_clock_us
+            directory,
+            url=surroundings.url,
+            limits=surroundings.limits,
+            wall_clock_us=surroundings.wall_clock_us,
+            shared=config.shared,
         ) as backend:
             yield backend

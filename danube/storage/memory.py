@@ -68,7 +68,7 @@ class MemoryBackend(StorageBackend):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Durable, and shared with other machines, if declared so."""
+        """Durable, and shared with other brokers, if declared so."""
         return self._capabilities
 
     async def put(self, key: str, data: bytes | bytearray, *, if_absent: bool = False) -> None:
@@ -130,6 +130,8 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     durable: bool = False
     """Declare the storage durable, although nothing survives the process: for tests only."""
+    shared: bool = False
+    """Declare that other brokers reach it, although only those of this process do: for tests only."""
     latency_ms: float = 0.0
     """Milliseconds that each call takes."""
     max_object_bytes: int = 1 * GIB
@@ -153,6 +155,7 @@ class MemoryStoragePlugin(StoragePlugin[MemoryConfig]):
             SHARED_SPACES.space(name) if name else None,
             url=surroundings.url,
             durable=config.durable,
+            shared=config.shared,
             latency_s=config.latency_ms / 1000,
             max_object_bytes=config.max_object_bytes,
             wall_clock_us=surroundings.wall_clock_us,

@@ -336,3 +336,13 @@ async def test_an_error_of_the_caller_stays_as_it_is(tmp_path):
     with pytest.raises(KeyError):
         async with open_storage(f"disk://{tmp_path}", random=Random(1)):
             raise KeyError("mine")
+
+
+async def test_a_directory_is_shared_if_its_url_says_so(tmp_path):
+    for url, shared in ((f"disk://{tmp_path}", False), (f"disk://{tmp_path}?shared=true", True)):
+        async with open_storage(url) as storage:
+            assert storage.capabilities.shared is shared
+            assert storage.capabilities.conditional_put
+    for url, shared in (("memory://", False), ("memory://declared?shared=true", True)):
+        async with open_storage(url) as storage:
+            assert storage.capabilities.shared is shared
