@@ -22,6 +22,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,7 @@ class _Recorder:
         if items:
             items[0].config.pluginmanager.register(self)
         self._coverage.start()
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip_longest(items, items[1:]):
             self._coverage.switch_context(item.nodeid)
             begun = time.perf_counter()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

@@ -13,7 +13,7 @@ import pytest
 from .judged import Judged
 from .operators import mutants_of
 from .patching import Loaded, NotPlanted
-from .recording import CoverageMap
+from .recording import CoverageMap, record
 from .report import Summary, table
 from .sampling import choose, draw, shares
 from .sources import Mutant, Source
@@ -187,6 +187,19 @@ def test_tests_are_chosen_by_line_and_the_fastest_come_first() -> None:
     assert known.tests("p.py", (1, 1), 5) == ["slow"]
     assert known.tests("p.py", (0, 0), 60) == ["fast", "slow", "long"]
     assert known.tests("q.py", (1, 9), 60) == known.tests("p.py", (4, 8), 60) == []
+
+
+def test_the_lines_that_tests_run_are_recorded_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = ["tests/log/test_log_actions.py", "tests/wire/test_tls_peers.py"]
+    known = record(files, tmp_path, 2)
+    assert known.tests("danube/log/recovery.py", (0, 0), 60)
+    assert {test.partition("::")[0] for test in known.durations} == {files[0]}, (
+        "the other has no test that CI runs here"
+    )
+    assert sorted(capfd.readouterr().err.splitlines()) == [f"recorded {name}" for name in files]
+    again = record(files, tmp_path, 2)
+    assert again.durations == known.durations
+    assert capfd.readouterr().err == ""
 
 
 def test_a_package_is_tried_by_its_own_tests_first() -> None:
