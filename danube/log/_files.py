@@ -20,6 +20,7 @@ snapshot covers. A closed file without counted batches is free once it has no su
 A deleted topic has a TOMBSTONE in the journal, which is needed as long as there is an older file: it may hold entries
 of the topic. Acknowledgements that were on their way may come behind it, and are void, too: only a batch, a snapshot
 or a takeover means that the topic is there again (it was restored from a bucket, under its old id, or has returned).
+Then the tombstone stays where it is, with its file, until no older file is left.
 """
 
 from __future__ import annotations
@@ -301,6 +302,17 @@ class FileTable:
             if file.closed and (file.live or not self.stranded.isdisjoint(file.topics)) and file.live.keys() <= stuck
         )
 
+    def _keeps_graves(self, file: JournalFile, oldest: int) -> bool:
+        """Return whether a tombstone has to stay where it is.
+
+        Its topic is there again, and older files may hold entries from before. Written again, it would be behind the
+        present ones, and void them.
+        """
+        return any(
+            topic_id not in self.buried and oldest != file.file_id and oldest <= horizon
+            for topic_id, horizon in file.tombstones.items()
+        )
+
     def listed(self) -> list[tuple[int, int]]:
         """Return ids and last sequences of the live files, for the header of the next file."""
         return [(file.file_id, file.last_sequence) for file in self._files.values() if not file.freed]
@@ -308,11 +320,13 @@ class FileTable:
     def unneeded(self) -> list[JournalFile]:
         """Return the closed files that hold no needed batch, nothing of a stranded topic, and explain no other one."""
         stranded = self.stranded
+        oldest = next(iter(self._files), 0)
         return [
             file
             for file in self._files.values()
             if file.closed
             and not file.live
+            and not (file.tombstones and self._keeps_graves(file, oldest))
             and (not stranded or stranded.isdisjoint(file.topics))
             and (not file.explains or file.explains.isdisjoint(self._files))
         ]
