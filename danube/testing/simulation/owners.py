@@ -4,9 +4,10 @@ Rules (their names are those of the design of the cluster):
 
 * C2. At any moment one broker at most serves a topic: a durable one, whatever happens; one of durability ``none`` as
   long as the broker's session is certain to be alive. A topic that was deleted, and one that was created under its name
-  since, are two: the owner of the first one hears of its end a little later. An assignment gets another owner only
-  while the former one has no session, and with the next epoch.
-* C6. In calm weather each broker has a session, and each topic exactly one owner, which serves it.
+  since, are two: the owner of the first one hears of its end a little later. A topic that is frozen serves nobody. An
+  assignment gets another owner only with the next epoch, and while the former one has no session, or by a move to the
+  broker that its order names: then the order goes with the same revision.
+* C6. In calm weather each broker has a session, each topic exactly one owner, which serves it, and no move is ordered.
 * C7. In calm weather all brokers see the same topics and owners as the metadata.
 """
 
@@ -19,7 +20,7 @@ import msgspec
 import trio
 
 from danube.broker.topic.topic import Topic
-from danube.cluster.records import ASSIGNMENTS, SESSIONS, Assignment, broker_name, topic_key
+from danube.cluster.records import ASSIGNMENTS, MOVES, SESSIONS, Assignment, MoveRecord, broker_name, topic_key
 from danube.log import MemoryLog
 from danube.metadata import EventBatch, MetadataStore, PutEvent
 from danube.model.errors import UnavailableError
@@ -35,6 +36,7 @@ _MOST: Final = 10
 """Violations of one world that are told."""
 _TOPICS: Final = "/topics"
 _ASSIGNMENT: Final = msgspec.msgpack.Decoder(Assignment)
+_ORDER: Final = msgspec.msgpack.Decoder(MoveRecord)
 
 
 class OwnerWatch:
@@ -73,7 +75,9 @@ def _served(node: BrokerNode) -> list[tuple[str, TopicId]]:
     if life is None or life.over or not node.ready.is_set():
         return []
     return [
-        (topic.name, topic.topic_id) for topic in life.broker.directory.topics() if not topic.lossy or _accepts(topic)
+        (topic.name, topic.topic_id)
+        for topic in life.broker.directory.topics()
+        if (_accepts(topic) if topic.lossy else not topic.is_frozen)
     ]
 
 
@@ -92,6 +96,7 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
     found: list[str] = []
     sessions: set[str] = set()
     owners: dict[str, Assignment] = {}
+    orders: dict[str, MoveRecord] = {}
     for number in sorted(story):
         for event in story[number].events:
             if event.key.startswith(SESSIONS):
@@ -100,6 +105,13 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
                     sessions.add(name)
                 else:
                     sessions.discard(name)
+        moving = dict(orders)
+        for event in story[number].events:
+            if event.key.startswith(MOVES):
+                if isinstance(event, PutEvent):
+                    orders[event.key] = _ORDER.decode(event.item.value)
+                else:
+                    orders.pop(event.key, None)
         for event in story[number].events:
             if not event.key.startswith(ASSIGNMENTS):
                 continue
@@ -112,7 +124,12 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
             what = f"C2: revision {number} assigns {event.key.removeprefix(ASSIGNMENTS)}"
             if present.epoch != former.epoch + 1:
                 found.append(f"{what} with epoch {present.epoch}, which was {former.epoch}")
-            if broker_name(former.owner) in sessions:
+            key = MOVES + event.key.removeprefix(ASSIGNMENTS)
+            order = moving.get(key)
+            if present.move and present.move != former.move:
+                if order is None or (order.move, order.target) != (present.move, present.owner) or key in orders:
+                    found.append(f"{what} by a move that is not ordered, or whose order remains")
+            elif broker_name(former.owner) in sessions:
                 found.append(f"{what} to {broker_name(present.owner)} while {broker_name(former.owner)} has a session")
     return found[:_MOST]
 
@@ -139,6 +156,7 @@ async def find_differences(store: MetadataStore, nodes: Iterable[BrokerNode], lo
     orphans = [name for name in assigned if name not in living and owners[name] not in lost]
     if orphans:
         found.append(f"{len(orphans)} assignments are of topics that do not exist")
+    found += [f"the move of {item.key.removeprefix(MOVES)} is not over" for item in (await store.list(MOVES[:-1]))[0]]
     for node in nodes:
         life = node.life
         if life is None or life.over or not node.ready.is_set():

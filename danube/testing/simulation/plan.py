@@ -53,6 +53,8 @@ class WorldPlan(NamedTuple):
     """Whether the members of that group cut their logs all the time."""
     wipes: bool = False
     """Whether a machine of the cluster loses its disks."""
+    moves_every_s: float = 0.0
+    """Mean pause between orders to move a topic of the cluster to another broker; 0: none are ordered."""
     schema_users: Sequence[SchemaUserPlan] = ()
     """Applications that use the schema registry, all of the same home."""
 
@@ -174,8 +176,13 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         keeps_metadata=keeps_metadata,
         cuts_log=cuts_log,
         wipes=wipes,
+        moves_every_s=_draw_moves(seed) if is_cluster and not wipes else 0.0,
         schema_users=_draw_schema_users(seed, topics, wipes=wipes) if has_schemas else (),
     )
+
+
+def _draw_moves(seed: int) -> float:
+    return Random(f"moves {seed}").choice((0.0, 0.5, 2.0, 5.0))
 
 
 def _draw_schema_users(seed: int, topics: list[TopicPlan], *, wipes: bool) -> list[SchemaUserPlan]:

@@ -50,6 +50,7 @@ from danube.testing.simulation.plan import WorldPlan, draw_plan
 from danube.testing.simulation.raft_machine import ROOMY, TIGHT, RaftMachine
 from danube.testing.simulation.registering import audit_schemas, use_schemas
 from danube.testing.simulation.storm import Storm
+from danube.testing.simulation.topic_moves import move_topics
 from danube.testing.simulation.trace import Trace
 from danube.testing.simulation.upstream import consume_upstream, produce_upstream
 from danube.testing.simulation.workload import Applications, ConsumerPlan, TopicPlan, read_letters, read_topic
@@ -154,6 +155,7 @@ class World:
             metadata=self.metadata,
             raft=self._make_member(name) if self.plan.keeps_metadata else None,
         )
+        node.shares_storages = bool(self.plan.moves_every_s)
         self.nodes.append(node)
         return node
 
@@ -464,7 +466,11 @@ class World:
                         producers.start_soon(do_chore, applications, chore, self.random_of(chore.name))
                     for user in plan.schema_users:
                         producers.start_soon(use_schemas, applications, user, self.random_of(user.name))
-                    await self.storm.rage()
+                    async with trio.open_nursery() as movers:
+                        if plan.moves_every_s:
+                            movers.start_soon(move_topics, self, plan.moves_every_s)
+                        await self.storm.rage()
+                        movers.cancel_scope.cancel()
                     self._calm_at = trio.current_time()
                     applications.abandoned.update(
                         topic.name for topic in plan.topics if any(map(self.history.is_gone, topic.parts))
