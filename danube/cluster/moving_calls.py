@@ -49,7 +49,7 @@ class Append(_Tagged, tag=1):
 
 
 class State(_Tagged, tag=2):
-    """A piece of the state of the topic; the pieces are joined."""
+    """A piece of the state of the topic; the pieces are joined, and that of Finish is the last one."""
 
     topic_id: TopicId
     move: int
@@ -57,11 +57,13 @@ class State(_Tagged, tag=2):
 
 
 class Finish(_Tagged, tag=3):
-    """The copy is complete; answered when it is synced and the topic can be served."""
+    """The last batches and the last piece of the state. Answered when all is synced, and the topic can be served."""
 
     topic_id: TopicId
     move: int
     end_offset: Offset
+    batches: list[tuple[bytes, bytes]] = []
+    piece: bytes = b""
 
 
 class Taken(_Tagged, tag=0):

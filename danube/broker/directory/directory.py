@@ -167,6 +167,8 @@ class Directory:
         """Return why a topic that exists is not served here."""
         owner = self.membership.owners.owner_of(topic_id)
         if isinstance(owner, Mine):
+            if topic_id in self.expected:
+                return CallRefusedError(f"topic {name!r} has just moved to this broker; try again")
             return self.level(record).unavailable(name, record) or TopicNotFoundError(
                 f"topic {name!r} is being created or deleted; try again"
             )
@@ -209,7 +211,8 @@ class Directory:
             if known in (NO_TOPIC, found.topic_id):
                 return found
         except (CallRefusedError, StorageUnavailableError):
-            raise
+            if self._id_of(name) not in self.expected:
+                raise
         except (TopicNotFoundError, UnavailableError):
             if self.membership.is_alone:
                 raise
@@ -219,13 +222,16 @@ class Directory:
 
     async def _until_arrived(self, name: str) -> None:
         """Wait for a topic that has moved to this broker and is not served yet."""
-        try:
-            _, topic_id = self.catalogue.locate(name)
-        except DanubeError:
-            return  # the caller finds that out, too
-        arrival = self.arriving.get(topic_id)
+        arrival = self.arriving.get(self._id_of(name))
         if arrival is not None:
             await arrival.wait()
+
+    def _id_of(self, name: str) -> TopicId:
+        """Return the id of a plain topic or a partition; NO_TOPIC if there is none of that name."""
+        try:
+            return self.catalogue.locate(name)[1]
+        except DanubeError:
+            return NO_TOPIC
 
     async def refresh(self, name: str) -> None:
         """Read the record of a topic and its assignments again, if others may have changed them, and act on them.
@@ -238,7 +244,8 @@ class Directory:
             return
         self.membership.check_reach()
         await self.catalogue.refresh(name)
-        for topic_id in self.expected:  # clients may hear of a move before this broker does
+        topic_id = self._id_of(name)
+        if topic_id in self.expected:  # clients may hear of a move before this broker does
             await self.membership.assignments.refresh(topic_key(topic_id))
         split = split_partition(name)
         for base in (name, split[0]) if split else (name,):

@@ -97,8 +97,6 @@ class Departures:
         self._moving: set[TopicId] = set()
         self._slots = trio.Semaphore(self.limits.max_moves)
         self.membership.on_move.append(self._changed)
-        self.moved = 0
-        """Topics that were moved since the broker was started."""
 
     def _changed(self, change: RowChange[MoveRecord]) -> None:
         self._wake.set()
@@ -163,7 +161,6 @@ class _Move:
             name = topic.name if topic is not None else self._key
             if isinstance(action, Left):
                 await self._leave()
-                self._departures.moved += 1
                 now = trio.current_time()
                 _log.info(
                     "topic %r has moved to broker %s in %.3f s; it was frozen for %.0f ms",
@@ -268,17 +265,18 @@ class _Move:
         topic = self._topic
         assert topic is not None
         end, sent = topic.log.end_offset, 0
-        while self._position < end:
-            topic.check_alive()
-            batches = await topic.log.read(self._position, self._limits.move_chunk_bytes)
-            if not batches:
-                break
-            await self._call(
-                Append(self._topic_id, self._order.move, [(bytes(each.stamp), bytes(each.part)) for each in batches])
-            )
-            self._position = batches[-1].end_offset
-            sent += sum(STAMP_SIZE + len(each.part) for each in batches)
+        while self._position < end and (batches := await self._next(topic)):
+            await self._call(Append(self._topic_id, self._order.move, batches))
+            sent += sum(STAMP_SIZE + len(part) for _, part in batches)
         return sent
+
+    async def _next(self, topic: Topic) -> list[tuple[bytes, bytes]]:
+        """Read the next batches to be sent, about a chunk of them."""
+        topic.check_alive()
+        batches = await topic.log.read(self._position, self._limits.move_chunk_bytes)
+        if batches:
+            self._position = batches[-1].end_offset
+        return [(bytes(each.stamp), bytes(each.part)) for each in batches]
 
     async def _freeze(self) -> Event:
         topic = self._topic
@@ -297,12 +295,16 @@ class _Move:
     async def _complete(self) -> Event:
         topic, order = self._topic, self._order
         assert topic is not None
-        await self._copy()
-        state = topic.whole_snapshot()
-        for begin in range(0, len(state), self._limits.move_chunk_bytes):
-            piece = state[begin : begin + self._limits.move_chunk_bytes]
-            await self._call(State(self._topic_id, order.move, piece))
-        await self._call(Finish(self._topic_id, order.move, topic.end_offset))
+        state, chunk = topic.whole_snapshot(), self._limits.move_chunk_bytes
+        while len(state) > chunk:
+            await self._call(State(self._topic_id, order.move, state[:chunk]))
+            state = state[chunk:]
+        last = await self._next(topic)
+        while self._position < topic.end_offset and last:
+            await self._call(Append(self._topic_id, order.move, last))
+            last = await self._next(topic)
+        # In one call, because nobody publishes meanwhile.
+        await self._call(Finish(self._topic_id, order.move, topic.end_offset, last, state))
         topic.check_alive()
         return Done()
 

@@ -8,7 +8,8 @@ name it, they are buried.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -127,9 +128,6 @@ class Arrivals:
     Args:
         directory: of the topics.
         peers: links to the other brokers.
-
-    Attributes:
-        taken: topics that were taken since the broker was started.
     """
 
     def __init__(self, directory: Directory, peers: Peers) -> None:
@@ -139,7 +137,6 @@ class Arrivals:
         self._store = directory.catalogue.store
         self._copies: dict[TopicId, _Copy] = {}
         self._locks = NamedLocks()
-        self.taken = 0
         self._membership.on_move.append(self._order_changed)
         self._peers = peers
         directory.following.on_given = self._given
@@ -259,23 +256,36 @@ class Arrivals:
 
     async def _finish(self, copy: _Copy, call: Finish) -> None:
         """Make the copy complete, and sync all of it."""
-        await copy.until_idle()
+        journal = self._runtime.journal
+        snapshot = _SNAPSHOT.decode(b"".join((*copy.pieces, call.piece)))
+        snapshot.move, snapshot.epoch, snapshot.pending = copy.move, copy.epoch, True
+        marked = msgspec.msgpack.encode(snapshot)
+        copy.pieces = []
+        failures: list[DanubeError] = []
+
+        async def part(work: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await work()
+            except DanubeError as error:
+                failures.append(error)
+
+        async def read() -> None:
+            copy.rows = await self._directory.catalogue.subscriptions.of_topic(copy.topic_id)
+
+        async with trio.open_nursery() as nursery:  # at once, because nobody publishes meanwhile
+            nursery.start_soon(part, partial(self._append, copy, call.batches))
+            nursery.start_soon(part, partial(journal.save, {copy.topic_id: marked}))
+            nursery.start_soon(part, read)
+        if failures:
+            raise failures[0]
+        await journal.sync(journal.sequence)
         if copy.recovered is not None and copy.end_offset != call.end_offset:
             raise DataLossError(
                 f"topic {copy.name!r} ends at {call.end_offset}, and its copy at {copy.end_offset}; nothing has moved"
             )
-        state = b"".join(copy.pieces)
-        rows = await self._directory.catalogue.subscriptions.of_topic(copy.topic_id)
-        visitor = RecoveryVisitor({copy.topic_id: copy.name}, {copy.topic_id: rows}, self._runtime.limits)
-        snapshot = _SNAPSHOT.decode(state)
-        snapshot.move, snapshot.epoch, snapshot.pending = copy.move, copy.epoch, True
-        marked = msgspec.msgpack.encode(snapshot)
+        visitor = RecoveryVisitor({copy.topic_id: copy.name}, {copy.topic_id: copy.rows}, self._runtime.limits)
         visitor.snapshot(copy.topic_id, marked)
-        journal = self._runtime.journal
-        await journal.save({copy.topic_id: marked})
-        await journal.sync(journal.sequence)
-        copy.rows, copy.visitor, copy.pieces = rows, visitor, []
-        copy.end_offset = call.end_offset
+        copy.visitor, copy.end_offset = visitor, call.end_offset
 
     # --- What becomes of a copy ---
 
@@ -380,7 +390,6 @@ class Arrivals:
             topic.restore_subscription(name, row, visitor.cursors[row.subscription_id])
         directory.adopt(topic)
         self._forget(topic_id)
-        self.taken += 1
         _log.info("topic %r has moved to broker %s", copy.name, broker_name(self._membership.me))
-        # Without it the next start would have to ask the assignment whether the copy counts: it does so, too.
+        # The snapshot says that the move was confirmed: from now on nothing but the assignment can void the copy.
         await self._runtime.journal.save({topic_id: topic.whole_snapshot()})

@@ -245,6 +245,101 @@ async def test_the_answer_of_the_switch_is_lost(
         assert topic_id_of(source) not in (source if is_applied else target).broker.runtime.journal.topic_ids()
 
 
+async def test_history_that_only_the_owner_reaches_does_not_move(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**SETTINGS, "shared_storages": False}
+    async with cluster(tmp_path, 2, **settings) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        async with source.client() as client, client.producer(NAME, name="p") as producer:
+            await producer.send(b"0")
+            await moved(source, target)
+            await client.admin.seal_topic(NAME)
+            await order(target, source)
+            await wait_until(lambda: "which other brokers cannot reach" in caplog.text)
+            await wait_until(lambda: not target.broker.directory.membership.moves.values)
+            await producer.send(b"1")
+            assert serves(target)
+            assert not serves(source)
+
+
+async def test_a_topic_is_deleted_in_the_middle_of_its_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        topic_id = topic_id_of(source)
+        do: Do = source_room._Move._do
+
+        async def ambushed(move: Any, action: object) -> Event:
+            if isinstance(action, Switch):
+                async with target.client() as client:
+                    await client.admin.delete_topic(NAME)
+            return await do(move, action)
+
+        async with source.client() as client, client.producer(NAME, name="p") as producer:
+            await producer.send(b"0")
+            monkeypatch.setattr(source_room._Move, "_do", ambushed)
+            await order(source, target)
+            await wait_until(lambda: not any(map(serves, world.machines)))
+            for machine in world.machines:
+                await wait_until(lambda: topic_id not in machine.broker.runtime.journal.topic_ids())  # noqa: B023
+                await wait_until(lambda: not machine.broker.directory.membership.moves.values)  # noqa: B023
+                await wait_until(lambda: not machine.broker.directory.expected)  # noqa: B023
+
+
+async def test_a_seek_and_a_new_subscription_wait_for_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        is_frozen, goes_on = trio.Event(), trio.Event()
+        do: Do = source_room._Move._do
+
+        async def slow(move: Any, action: object) -> Event:
+            if isinstance(action, Complete):
+                is_frozen.set()
+                await goes_on.wait()
+            return await do(move, action)
+
+        monkeypatch.setattr(source_room._Move, "_do", slow)
+        async with (
+            source.client() as client,
+            trio.open_nursery() as nursery,
+            client.producer(NAME, name="p") as producer,
+        ):
+            for number in range(5):
+                await producer.send(b"%d" % number)
+            async with client.consumer(NAME, subscription="s", start="earliest") as consumer:
+                for _ in range(5):
+                    await (await consumer.receive()).ack()
+            await order(source, target)
+            await is_frozen.wait()
+            ended: list[str] = []
+
+            async def seek() -> None:
+                await client.admin.seek_subscription(NAME, "s", 2)
+                ended.append("seek")
+
+            async def subscribe() -> None:
+                async with client.consumer(NAME, subscription="new", start="earliest") as consumer:
+                    assert (await consumer.receive()).payload == b"0"
+                ended.append("subscribe")
+
+            async def publish() -> None:
+                await producer.send(b"5")
+                ended.append("publish")
+
+            for work in (seek, subscribe, publish):
+                nursery.start_soon(work)
+            await trio.sleep(0.5)
+            assert not ended
+            goes_on.set()
+            await wait_until(lambda: len(ended) == 3)
+            assert serves(target)
+            async with client.consumer(NAME, subscription="s") as consumer:
+                assert [(await consumer.receive()).payload for _ in range(4)] == [b"2", b"3", b"4", b"5"]
+
+
 async def test_a_topic_that_has_moved_survives_restarts_and_returns(tmp_path: Path) -> None:
     limits = {"segment_max_age_s": 1.0}  # what is sealed leaves the journal, and with it the files of the moves
     async with cluster(tmp_path, 2, journal_file_size=3 * MIB, limits=limits, **SETTINGS) as world:
