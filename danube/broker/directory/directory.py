@@ -192,6 +192,11 @@ class Directory:
         """The name of this broker in its cluster."""
         return self.membership.broker
 
+    def partitions(self, topic: str) -> Sequence[TopicId]:
+        """Return the ids of all partitions of a topic; of a plain one its own; empty: it does not exist."""
+        record = self.catalogue.find(topic)
+        return record.topic_ids if record is not None else ()
+
     async def search(self, name: str, known: TopicId = NO_TOPIC) -> Topic:
         """As :meth:`find`, but read the metadata before saying that it does not exist, or is not served yet.
 
