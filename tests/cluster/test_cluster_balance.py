@@ -1,0 +1,221 @@
+"""Balance: each rule directed, and any static load becomes even, without a topic that moves back and forth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danube.cluster.balance import (
+    DEFAULT_RULES,
+    Balancer,
+    BrokerLoad,
+    Loads,
+    Move,
+    Rules,
+    TopicLoad,
+    load_of,
+    plan_moves,
+)
+from danube.model.ids import BrokerId, TopicId
+from danube.model.names import split_partition
+
+B1, B2, B3 = BrokerId(1), BrokerId(2), BrokerId(3)
+ROUND_S = 20.0
+JOURNAL = 10_000
+
+
+def idle(number: int, name: str = "") -> TopicLoad:
+    return TopicLoad(TopicId(number), name or f"/default/t{number}")
+
+
+def broker(number: int, topics: int = 0, **parts: Any) -> BrokerLoad:
+    first = number * 1_000
+    parts.setdefault("busiest", tuple(idle(first + each) for each in range(topics)))
+    return BrokerLoad(broker=BrokerId(number), topics=topics, **parts)
+
+
+def plan(*brokers: BrokerLoad, rules: Rules = DEFAULT_RULES, **parts: Any) -> list[Move]:
+    return plan_moves(Loads(brokers=brokers, **parts), rules)
+
+
+def test_even_brokers_stay_as_they_are() -> None:
+    assert plan(broker(1, 40), broker(2, 40), broker(3, 40)) == []
+
+
+def test_less_than_the_gain_is_not_worth_it() -> None:
+    assert plan(broker(1, 49), broker(2, 40)) == []
+    assert plan(broker(1, 52), broker(2, 40)) != []
+
+
+def test_a_new_broker_gets_a_fifth_of_the_gap() -> None:
+    moves = plan(broker(1, 100), broker(2, 0))
+    assert len(moves) == 20
+    assert {(each.source, each.target) for each in moves} == {(B1, B2)}
+    assert moves[0].reason == "b1 has 100% of the topics, b2 0%"
+
+
+def test_a_broker_with_almost_nothing_needs_no_relief() -> None:
+    assert plan(broker(1, 4), broker(2, 0)) == []
+
+
+def test_one_heavy_topic_may_move_though_it_is_more_than_a_fifth() -> None:
+    heavy = tuple(TopicLoad(TopicId(each), f"/default/h{each}", None, 10e6) for each in (1, 2))
+    moves = plan(broker(1, 2, in_bytes_s=20e6, busiest=heavy), broker(2))
+    assert [each.topic_id for each in moves] == [1]
+
+
+def test_the_only_heavy_topic_stays() -> None:
+    heavy = (TopicLoad(TopicId(1), "/default/h", None, 10e6),)
+    assert plan(broker(1, 1, in_bytes_s=10e6, busiest=heavy), broker(2)) == []
+
+
+def test_the_processor_counts_by_the_traffic_of_topics() -> None:
+    busy = tuple(TopicLoad(TopicId(each), f"/default/h{each}", None, 5e4) for each in range(1, 21))
+    moves = plan(broker(1, 20, in_bytes_s=1e6, cpu=0.95, busiest=busy), broker(2, 20))
+    assert moves
+    assert "of the processor" in moves[0].reason
+
+
+def test_idle_topics_move_first_if_topics_are_what_is_uneven() -> None:
+    topics = (TopicLoad(TopicId(1), "/default/busy", None, 5_000.0), *(idle(each) for each in range(2, 100)))
+    moves = plan(broker(1, 99, in_bytes_s=5_000.0, busiest=topics), broker(2))
+    assert TopicId(1) not in {each.topic_id for each in moves}
+
+
+def test_a_full_journal_and_a_drained_broker_are_no_targets() -> None:
+    full = broker(2, journal_used_bytes=9_100, journal_limit_bytes=JOURNAL)
+    assert plan(broker(1, 100), full, broker(3, is_target=False)) == []
+
+
+def test_a_topic_that_would_fill_the_journal_stays() -> None:
+    topics = tuple(TopicLoad(TopicId(each), f"/default/t{each}", journal_bytes=600) for each in range(1, 101))
+    moves = plan(
+        broker(1, 100, busiest=topics, journal_used_bytes=3_000, journal_limit_bytes=JOURNAL),
+        broker(2, journal_used_bytes=2_000, journal_limit_bytes=3_000),
+    )
+    assert len(moves) == 1  # the second one would be more than 90 %
+
+
+def test_a_storage_that_the_target_lacks_keeps_a_topic() -> None:
+    topics = tuple(TopicLoad(TopicId(each), f"/default/t{each}", "cold") for each in range(1, 101))
+    assert plan(broker(1, 100, busiest=topics), broker(2)) == []
+    assert plan(broker(1, 100, busiest=topics), broker(2, storages=frozenset({"cold"}))) != []
+
+
+def test_partitions_stay_spread_over_brokers_and_racks() -> None:
+    parts = tuple(idle(each, f"/default/p-part-{each}") for each in range(20))
+    assert all(split_partition(each.name) for each in parts)
+    spread = {"/default/p": {B1: 2, B2: 2}}
+    assert plan(broker(1, 20, busiest=parts), broker(2), partitions=spread) == []
+    spread = {"/default/p": {B1: 3, B2: 1, B3: 2}}
+    one_rack = [broker(1, 20, busiest=parts, rack="x"), broker(2, rack="y"), broker(3, rack="y")]
+    assert plan(*one_rack, partitions=spread) == []
+    racks = [broker(1, 20, busiest=parts, rack="x"), broker(2, rack="y"), broker(3, rack="z")]
+    assert [each.target for each in plan(*racks, partitions=spread)] == [B2]
+
+
+def test_resting_topics_stay() -> None:
+    resting = frozenset(TopicId(1_000 + each) for each in range(99))
+    moves = plan(broker(1, 100), broker(2), resting=resting)
+    assert [each.topic_id for each in moves] == [TopicId(1_099)]
+
+
+def test_work_is_bounded() -> None:
+    many = [broker(each, 100) for each in range(1, 30)] + [broker(each) for each in range(30, 60)]
+    assert len(plan(*many)) <= 64
+    assert len(plan(*many, rules=Rules(most_checks=10))) <= 1
+
+
+def test_nothing_moves_before_the_imbalance_has_stood_for_three_rounds() -> None:
+    uneven, even = (Loads(brokers=(broker(1, 100), broker(2, other))) for other in (0, 100))
+    balancer = Balancer()
+    assert [len(balancer.round(each)) for each in (uneven, uneven, even, uneven, uneven, uneven)] == [0] * 5 + [20]
+    balancer.begin(0.0)
+    assert balancer.round(uneven) == ()
+
+
+def test_topics_that_have_moved_rest() -> None:
+    balancer = Balancer()
+    balancer.begin(1_000.0)
+    balancer.note_moving([TopicId(1)], 1_400.0)
+    assert balancer.rests(TopicId(1), 1_699.0, was_moved=True)
+    assert not balancer.rests(TopicId(1), 1_700.0, was_moved=True)
+    assert balancer.rests(TopicId(2), 1_299.0, was_moved=True)  # when it has moved is not known
+    assert not balancer.rests(TopicId(2), 1_299.0, was_moved=False)
+
+
+class World:
+    """Brokers whose topics have a load that does not change, and what a coordinator does with them."""
+
+    def __init__(self, brokers: list[list[tuple[float, float, int]]], partitioned: bool) -> None:
+        self.owner: dict[TopicId, int] = {}
+        self.topics: dict[TopicId, TopicLoad] = {}
+        for number, topics in enumerate(brokers, 1):
+            for in_, out, journal in topics:
+                topic_id = TopicId(len(self.topics) + 1)
+                name = f"/default/p-part-{topic_id}" if partitioned and topic_id % 2 else f"/default/t{topic_id}"
+                self.topics[topic_id] = TopicLoad(topic_id, name, None, in_, out, journal)
+                self.owner[topic_id] = number
+        self.count = len(brokers)
+        self.moved: dict[TopicId, float] = {}
+
+    def loads(self, balancer: Balancer, now: float) -> Loads:
+        owned: dict[int, list[TopicLoad]] = {number: [] for number in range(1, self.count + 1)}
+        spread: Counter[BrokerId] = Counter()
+        for topic_id, number in self.owner.items():
+            owned[number].append(self.topics[topic_id])
+            if split_partition(self.topics[topic_id].name):
+                spread[BrokerId(number)] += 1
+        return Loads(
+            brokers=tuple(
+                BrokerLoad(
+                    broker=BrokerId(number),
+                    topics=len(topics),
+                    in_bytes_s=sum(each.in_bytes_s for each in topics),
+                    out_bytes_s=sum(each.out_bytes_s for each in topics),
+                    cpu=sum(each.in_bytes_s + each.out_bytes_s for each in topics) / 50e6,
+                    journal_used_bytes=sum(each.journal_bytes for each in topics),
+                    journal_limit_bytes=JOURNAL,
+                    busiest=tuple(sorted(topics, key=lambda each: -each.in_bytes_s - each.out_bytes_s)[:100]),
+                )
+                for number, topics in owned.items()
+            ),
+            partitions={"/default/p": spread},
+            resting=frozenset(each for each in self.topics if balancer.rests(each, now, was_moved=each in self.moved)),
+        )
+
+
+_TOPIC = st.tuples(
+    st.sampled_from([0.0, 0.0, 1e3, 1e5, 3e6, 20e6]), st.sampled_from([0.0, 0.0, 1e4, 5e6]), st.integers(0, 40)
+)
+
+
+@given(st.lists(st.lists(_TOPIC, max_size=40), min_size=2, max_size=4), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_any_static_load_becomes_even(brokers: list[list[tuple[float, float, int]]], partitioned: bool) -> None:
+    world, balancer = World(brokers, partitioned), Balancer()
+    now, quiet = 0.0, 0
+    balancer.begin(now)
+    for _ in range(2_000):
+        loads = world.loads(balancer, now)
+        before = max(load_of(loads, balancer.rules).values())
+        moves = balancer.round(loads)
+        for move in moves:
+            assert now - world.moved.get(move.topic_id, -1e9) >= balancer.rules.rest_s
+            assert world.owner[move.topic_id] == move.source
+            world.owner[move.topic_id] = move.target
+            world.moved[move.topic_id] = now
+        balancer.note_moving([each.topic_id for each in moves], now)
+        assert max(load_of(world.loads(balancer, now), balancer.rules).values()) <= before + 1e-9
+        now += ROUND_S
+        quiet = 0 if moves else quiet + 1
+        if quiet * ROUND_S > 2 * balancer.rules.rest_s:
+            break
+    else:
+        raise AssertionError("topics still move")
+    loads = msgspec.structs.replace(world.loads(balancer, now), resting=frozenset())
+    assert plan_moves(loads, balancer.rules) == []
