@@ -38,7 +38,7 @@ from danube.broker.durability import Levels, Surroundings
 from danube.broker.faces import Face, FaceMaker
 from danube.broker.intake.composer import Composing
 from danube.broker.joining import Joining, find_own_address
-from danube.broker.moving import move_topics
+from danube.broker.moving import MoveFigures, move_topics
 from danube.broker.operations import Operations
 from danube.broker.operations.backups import BackupOperations
 from danube.broker.operations.cluster import ClusterOperations
@@ -135,6 +135,7 @@ class Broker:
         self._reports: Reports
         self._schemas: Replica
         self._looks_inside: Payloads | None = None
+        self._moves = MoveFigures()
 
     # --- Life cycle ---
 
@@ -335,19 +336,22 @@ class Broker:
             ),
             storages.lanes,
         )
+        latencies = Latencies(runtime.publish_figures.durations.values, lambda: runtime.journal.sync_durations)
+        pulse = self._pulse = Pulse(self._ports.traffic, runtime.stalls, latencies)
+        reports = self._reports = Reports(directory, self._ports, pulse, latencies, self._started_at)
         coordinating = Coordinating(
             store,
             membership,
             topics=catalogue.tables.topics,
             creating=catalogue.tables.creating,
             deleted=catalogue.tables.deleted,
+            random=runtime.seams.random,
+            weighing=lambda: cluster.weighing(config.balance),
+            hindrances=lambda topics: cluster.hindrances(topics),
             clock_s=lambda: runtime.clock_us() / 1e6,
             peers=self.peers,
         )
         directory.following.on_change.append(coordinating.look_again)
-        latencies = Latencies(runtime.publish_figures.durations.values, lambda: runtime.journal.sync_durations)
-        pulse = self._pulse = Pulse(self._ports.traffic, runtime.stalls, latencies)
-        reports = self._reports = Reports(directory, self._ports, pulse, latencies, self._started_at)
 
         @cache
         def upgrading() -> Upgrading:
@@ -366,6 +370,8 @@ class Broker:
             info=reports.info,
             draining=self._drain_wanted.is_set,
             pulse=pulse,
+            moves=self._moves,
+            staged=lambda: self.stages.staged_topics(),
             calls=lambda: self.peers,
             upgrading=upgrading,
         )
@@ -426,7 +432,7 @@ class Broker:
                 nursery.start_soon(self.composing.run)
                 await levels.bucket.start(nursery, journal_nursery)
                 nursery.start_soon(self.stages.run)
-                nursery.start_soon(move_topics, directory, self.peers, self.stages.holds)
+                nursery.start_soon(move_topics, directory, self.peers, self.stages.holds, self._moves)
                 if self._access is not None:
                     await self._access.start(nursery, store, directory)
                 await self._serve(faces, task_status)
@@ -668,6 +674,7 @@ class Broker:
         return self._reports.metrics(
             store,
             storages.lanes,
+            moves=self._moves,
             staged_bytes=lambda: self.stages.used_bytes,
             draining=self._drain_wanted.is_set,
             denials=lambda: None if access is None else access.denials(),

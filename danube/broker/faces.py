@@ -713,6 +713,31 @@ class ServedClusterOperations(Protocol):
         ...
 
 
+class ServedMoveOperations(Protocol):
+    """Use cases that move topics between brokers."""
+
+    async def drain(self, request: cluster_api.DrainBroker) -> cluster_api.BrokerDrain:
+        """Have a broker give all its topics away, or say how far it is.
+
+        Raises:
+            InvalidArgumentError, NotFoundError: there is no such broker.
+            FailedPreconditionError: it was declared gone, or no other broker is active.
+        """
+        ...
+
+    async def activate(self, request: cluster_api.ActivateBroker) -> cluster_api.BrokerDrain:
+        """Have a broker get topics again; raises as :meth:`drain`."""
+        ...
+
+    async def balance(self, request: cluster_api.BalanceCluster) -> cluster_api.BalancePlan:
+        """Order topics to move until the load is even.
+
+        Raises:
+            FailedPreconditionError: there is no other broker.
+        """
+        ...
+
+
 class ServedSecurityOperations(Protocol):
     """Use cases of access control; the first argument of each is the principal that asks."""
 
@@ -769,6 +794,11 @@ class ServedOperations(Protocol):
     @property
     def cluster(self) -> ServedClusterOperations:
         """Of the cluster."""
+        ...
+
+    @property
+    def moves(self) -> ServedMoveOperations:
+        """Of moves between brokers."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from danube.broker.operations.info import broker_info, facts_of
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.metrics.collecting import Metrics
+    from danube.broker.moving import MoveFigures
     from danube.broker.operations.wellness import BrokerFacts
     from danube.broker.runtime.ports import Ports
     from danube.broker.runtime.publish_figures import Latencies
@@ -85,6 +86,7 @@ class Reports:
         store: ObservedStore,
         lanes: dict[str, Storage],
         *,
+        moves: MoveFigures,
         staged_bytes: Callable[[], int],
         draining: Callable[[], bool],
         denials: Callable[[], tuple[int, int] | None],
@@ -94,6 +96,7 @@ class Reports:
         Args:
             store: its metadata.
             lanes: to its storages.
+            moves: counts how moves of its topics end.
             staged_bytes: returns what staged writes take on its disk.
             draining: returns whether it shuts down.
             denials: returns how many calls were denied, and how many credentials refused; None: all calls are allowed.
@@ -108,6 +111,7 @@ class Reports:
                 servers=lambda: [server for server in (ports.client, ports.admin) if server is not None],
                 pulse=self._pulse,
                 lanes=lanes,
+                moves=moves,
                 staged_bytes=staged_bytes,
                 draining=draining,
                 read_process=self._directory.runtime.seams.read_process,

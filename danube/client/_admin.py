@@ -29,13 +29,21 @@ from danube.client._retry import Retry
 from danube.client._tasks import together
 from danube.model import api, history_api
 from danube.model.cluster_api import (
+    ActivateBroker,
     BackupMetadata,
     BackupPiece,
+    BalanceCluster,
+    BalancePlan,
+    BrokerDrain,
     ClusterMethod,
     ClusterStatus,
+    DrainBroker,
     ExplainCluster,
     Explained,
     GetClusterStatus,
+    MoveList,
+    MoveRow,
+    MoveTopic,
     UpgradeCluster,
     Upgraded,
 )
@@ -668,6 +676,69 @@ class Admin:
             UnavailableError: the metadata do not answer, or brokers start and end at the moment.
         """
         return await self._change(ClusterMethod.UPGRADE, UpgradeCluster(), Upgraded)
+
+    async def drain_broker(self, broker: str, *, dry_run: bool = False) -> BrokerDrain:
+        """Have a broker give all its topics to others, and get none from now on; return at once how far it is.
+
+        It stays so until :meth:`activate_broker`, also when it is restarted. Topics that cannot move are named.
+
+        Args:
+            broker: such as ``"b2"``.
+            dry_run: change nothing; return how far it is.
+
+        Raises:
+            NotFoundError: it does not exist.
+            FailedPreconditionError: it was declared gone, or no other broker is active.
+        """
+        request = DrainBroker(broker, dry_run)
+        return await (self._read if dry_run else self._change)(ClusterMethod.DRAIN, request, BrokerDrain)
+
+    async def activate_broker(self, broker: str, *, dry_run: bool = False) -> BrokerDrain:
+        """Have a broker get topics again. What it has not given away yet, it keeps.
+
+        Args:
+            broker: such as ``"b2"``.
+            dry_run: change nothing; return what it has.
+
+        Raises:
+            NotFoundError: it does not exist.
+            FailedPreconditionError: it was declared gone.
+        """
+        request = ActivateBroker(broker, dry_run)
+        return await (self._read if dry_run else self._change)(ClusterMethod.ACTIVATE, request, BrokerDrain)
+
+    async def move_topic(self, topic: str, broker: str, *, dry_run: bool = False) -> list[MoveRow]:
+        """Order a topic, a partition, or all partitions of a topic to move to a broker; return what was ordered.
+
+        The moves happen afterwards, as :meth:`cluster_status` shows. Partitions that cannot be ordered to move have the
+        reason in ``problem``.
+
+        Args:
+            topic: its name.
+            broker: such as ``"b2"``.
+            dry_run: order nothing; return what would be ordered.
+
+        Raises:
+            TopicNotFoundError, NotFoundError: the topic or the broker does not exist.
+            FailedPreconditionError: the broker gets no topics, or a single topic cannot move.
+        """
+        request = MoveTopic(topic, broker, dry_run)
+        found = await (self._read if dry_run else self._change)(ClusterMethod.MOVE, request, MoveList)
+        return found.moves
+
+    async def balance_cluster(self, *, most_moves: int = 64, dry_run: bool = False) -> BalancePlan:
+        """Order topics to move at once until the load of all brokers is even; return the plan.
+
+        Args:
+            most_moves: most topics of the plan, 1 to 1,000; call again for the rest.
+            dry_run: order nothing.
+
+        Raises:
+            InvalidArgumentError: ``most_moves`` is out of range.
+            FailedPreconditionError: there is no other broker.
+        """
+        request = BalanceCluster(dry_run, most_moves)
+        return await (self._read if dry_run else self._change)(ClusterMethod.BALANCE, request, BalancePlan)
 
     async def backup_metadata(self) -> bytes:
         """Return a backup of the metadata: the content of a file for ``danube cluster restore``.

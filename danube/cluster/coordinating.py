@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from random import Random
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -29,16 +30,18 @@ from danube.cluster.coordinator import (
     DeleteObject,
     Garbage,
     GiveUpCreation,
+    OrderMove,
     Picture,
+    WithdrawMove,
     decide,
 )
 from danube.cluster.membership import Membership
 from danube.cluster.noticing import Noticing
-from danube.cluster.placement import Candidate
 from danube.cluster.records import (
     ASSIGNMENTS,
     COORDINATOR,
     CREATING,
+    MOVES,
     SESSIONS,
     CoordinatorRecord,
     CreatingRecord,
@@ -56,6 +59,10 @@ from danube.model.log_events import log_event
 from danube.model.names import split_partition
 from danube.model.records import TopicRecord, decode_topic
 from danube.peers import Peers
+
+if TYPE_CHECKING:
+    from danube.cluster.placement import Candidate
+    from danube.cluster.weighing import Weighing
 
 __all__ = ["LOOK_S", "Coordinating"]
 
@@ -94,7 +101,11 @@ class Coordinating:
         membership: of this broker; joined, and running while this runs.
         topics, creating, deleted: the records of topics, the topics that are being created, and the ids of those that
             were deleted, as this broker follows them.
-        candidates: returns the load of the brokers that is known at the moment.
+        random: draws the ids of moves.
+        weighing: makes what asks the brokers for their loads, and plans moves so that they become even; called when
+            this broker coordinates others. None: what the brokers have is not known, and nothing moves for that.
+        hindrances: returns why topics cannot be moved, as their owners say; such topics are not ordered to move when a
+            broker is drained. None: all are, and their owners withdraw the orders.
         garbage: returns the objects of storages that wait for their deletion.
         delete_object: deletes an object of a storage; no error if it does not exist.
         clock_s: seconds since 1970, for the age of garbage.
@@ -110,7 +121,9 @@ class Coordinating:
         topics: Table[TopicRecord],
         creating: Table[CreatingRecord],
         deleted: Table[list[TopicId]],
-        candidates: Callable[[], Mapping[BrokerId, Candidate]] = dict,
+        random: Random,
+        weighing: Callable[[], Weighing] | None = None,
+        hindrances: Callable[[Sequence[tuple[str, TopicId]]], Awaitable[Mapping[TopicId, str]]] | None = None,
         garbage: Callable[[], Sequence[Garbage]] = tuple,
         delete_object: Callable[[str, str], Awaitable[None]] = _delete_nothing,
         clock_s: Callable[[], float] = trio.current_time,
@@ -124,7 +137,11 @@ class Coordinating:
         self._rest_s = 0.0
         self._term = 0
         """Revision of the coordinator's key when this broker last decided."""
-        self._survey = Survey(membership, topics, creating, deleted, candidates, garbage)
+        self._random = random
+        self._hindrances = hindrances
+        self._make_weighing = weighing
+        self._weighing: Weighing | None = None
+        self._survey = Survey(membership, topics, creating, deleted, self._candidates, garbage)
         self._holder = Table(
             store,
             COORDINATOR,
@@ -173,6 +190,9 @@ class Coordinating:
             task_status.started()
             while True:
                 self._changed = trio.Event()
+                if self._weighing is None and self._make_weighing is not None and self._coordinates_others():
+                    self._weighing = self._make_weighing()
+                    nursery.start_soon(self._weighing.run, lambda: self.is_coordinator, self.look_again)
                 try:
                     await self._look()
                 except (MetadataConflictError, NotFoundError):
@@ -200,17 +220,36 @@ class Coordinating:
             return  # The table follows in a moment.
         if self.is_coordinator:
             self._term = self._holder.revision(_HOLDER)
-            actions = decide(await self.picture(), self._clock_s())
+            picture = await self.picture()
+            actions = decide(picture, self._clock_s())
+            ordered = {action.topic_id for action in actions if isinstance(action, OrderMove)}
+            if picture.departing:
+                self._survey.departures.decided(picture.departing, ordered, trio.current_time())
             self._rest_s = self._survey.worked_s / _WORK_SHARE
-            if all(isinstance(action, DeleteObject) for action in actions):
+            if all(isinstance(action, DeleteObject | OrderMove | WithdrawMove) for action in actions):
                 self._survey.note_calm()
-            elif any(isinstance(action, AssignTopic) for action in actions):
+            if any(isinstance(action, AssignTopic | OrderMove) for action in actions):
                 self._rest_s = 0.0  # Topics are waiting.
             await self._act(actions)
 
+    def _coordinates_others(self) -> bool:
+        return self.is_coordinator and len(self._membership.sessions.values) > 1
+
+    def _candidates(self) -> Mapping[BrokerId, Candidate]:
+        return {} if self._weighing is None else self._weighing.candidates()
+
     async def picture(self) -> Picture:
         """Return everything that may need a decision, as this broker knows it."""
-        return await self._survey.picture()
+        picture = await self._survey.picture()
+        if picture.departing and self._hindrances is not None:
+            found = await self._hindrances([(each.topic, each.topic_id) for each in picture.departing])
+            self._survey.departures.put_off(found, trio.current_time())
+            able = tuple(each for each in picture.departing if each.topic_id not in found)
+            picture = msgspec.structs.replace(picture, departing=able)
+        if self._weighing is None:
+            return picture
+        self._weighing.note_moving(picture.moves)
+        return msgspec.structs.replace(picture, plan=self._weighing.plan())
 
     # --- Actions ---
 
@@ -230,6 +269,13 @@ class Coordinating:
         orphans = [action for action in actions if isinstance(action, DeleteAssignment)]
         if orphans:
             await self._delete_orphans(orphans)
+        for action in actions:
+            if isinstance(action, WithdrawMove):
+                await self._withdraw(action)
+        async with trio.open_nursery() as nursery:
+            for action in actions:
+                if isinstance(action, OrderMove):
+                    nursery.start_soon(self._order, action)
         for action in actions:
             if isinstance(action, DeleteObject):
                 await self._delete_object(action.storage, action.object)
@@ -288,6 +334,51 @@ class Coordinating:
                 key = ASSIGNMENTS + topic_key(action.topic_id)
                 _log.info("the assignment of topic %s, which does not exist, is deleted", topic_key(action.topic_id))
                 await self._change([Condition(key, action.revision)], [Delete(key)])
+
+    async def _order(self, action: OrderMove) -> None:
+        """Order a move. What is refused, or not known to be ordered, is decided again."""
+        from danube.cluster.ordering import order_move  # not imported by a broker alone
+
+        if self._membership.owner(action.topic_id) != action.source:
+            return
+        try:
+            await order_move(
+                self._store,
+                self._membership,
+                action.topic_id,
+                action.target,
+                random=self._random,
+                reason=action.reason,
+                ordered_s=self._clock_s(),
+                conditions=[Condition(COORDINATOR + _HOLDER, self._term)],
+            )
+        except DanubeError as error:
+            if not may_pass(error):
+                raise
+            _log.info("topic %s is not ordered to move: %s", action.topic, error)
+            return
+        if self._weighing is not None:
+            self._weighing.note_moving([action.topic_id])
+        _log.info(
+            "topic %s is ordered to move from broker %s to %s (%s)",
+            action.topic,
+            broker_name(action.source),
+            broker_name(action.target),
+            action.reason,
+        )
+
+    async def _withdraw(self, action: WithdrawMove) -> None:
+        key = MOVES + topic_key(action.topic_id)
+        try:
+            await self._change([Condition(key, action.revision)], [Delete(key)])
+        except MetadataConflictError:
+            return  # it has ended meanwhile
+        _log.warning(
+            "the order to move topic %s is withdrawn: %s",
+            topic_key(action.topic_id),
+            action.why,
+            extra=log_event("topic.order_withdrawn", topic_id=topic_key(action.topic_id)),
+        )
 
     async def _change(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> None:
         """Change the metadata as the coordinator that this broker was when it decided."""

@@ -14,37 +14,62 @@ What it decides, in this order, at most ``most`` actions a call:
 4. An assignment of a topic that neither exists nor is being created is deleted. It remains after (3), or if the owner
    of a deleted topic will not return; an owner that may return deletes it itself, once its journal notes the deletion.
    What a broker has found in a bucket is left to that broker: it assigns it before it writes the record.
-5. A storage object that was entered as garbage is deleted after a time in which readers of an old catalogue end.
+5. The order to move a topic is withdrawn if it cannot be carried out any more, or is not wanted any more.
+6. Topics of a drained broker are ordered to move, spread over the active brokers by load.
+7. Topics are ordered to move that a plan for an even load names (:mod:`danube.cluster.balance`).
+8. A storage object that was entered as garbage is deleted after a time in which readers of an old catalogue end.
+
+An order (:class:`~danube.cluster.records.MoveRecord`) is carried out by the owner of the topic. Whether it can be, only
+the owner knows: it withdraws what it cannot carry out, and the topic is ordered again after a pause.
 
 Topics with durability ``os``, ``disk`` and ``remote`` wait for their owner: see :func:`waiting`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from danube.cluster.placement import Candidate, Placement
-from danube.cluster.records import Assignment, CreatingRecord, Reason
+from danube.cluster.records import (
+    Assignment,
+    BrokerState,
+    CreatingRecord,
+    MoveReason,
+    MoveRecord,
+    Reason,
+    broker_name,
+)
 from danube.model import Durability
 from danube.model.errors import FailedPreconditionError
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
+from danube.model.names import split_partition
+
+if TYPE_CHECKING:
+    from danube.cluster.balance import Move
 
 __all__ = [
     "GARBAGE_AGE_S",
     "MOST_ACTIONS",
+    "MOST_BALANCE_MOVES",
+    "MOST_DRAIN_MOVES",
     "Action",
     "AssignTopic",
     "AssignedTopic",
     "DeleteAssignment",
     "DeleteObject",
+    "Departing",
     "Garbage",
     "GiveUpCreation",
+    "OrderMove",
+    "OrderedMove",
     "Picture",
     "PicturedTopic",
+    "WithdrawMove",
     "decide",
     "waiting",
 ]
@@ -53,6 +78,10 @@ MOST_ACTIONS: Final = 1_000
 """Most actions of one call; the rest follows on the next picture."""
 GARBAGE_AGE_S: Final = 60.0
 """How long an object is kept after it was entered as garbage: readers that began before have ended by then."""
+MOST_DRAIN_MOVES: Final = 64
+"""Most topics of one drained broker that are ordered to move at a time."""
+MOST_BALANCE_MOVES: Final = 4
+"""Most topics that are ordered to move at a time so that the load becomes even."""
 
 
 class PicturedTopic(NamedTuple):
@@ -81,6 +110,31 @@ class Garbage(NamedTuple):
     revision: int
 
 
+class OrderedMove(NamedTuple):
+    """The order to move a topic, and what it depends on."""
+
+    record: MoveRecord
+    revision: int
+    assignment: AssignedTopic | None
+    """None: the topic has none."""
+    exists: bool = True
+    """False: the topic was deleted."""
+    settled: bool = True
+    """False: it was seen a moment ago, so what else it depends on may not have arrived here yet."""
+
+
+class Departing(NamedTuple):
+    """A topic of a drained broker that has to move, and whose move may be ordered now."""
+
+    topic_id: TopicId
+    topic: str
+    owner: BrokerId
+    storage: str | None = None
+    """Of its history; None: it stores nothing."""
+    partitions: Mapping[BrokerId, int] = {}
+    """How many partitions of the same topic each broker has."""
+
+
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decisions depend on, at one revision of the metadata."""
 
@@ -96,6 +150,12 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """Deleted topics whose owners have to remove what they have of them first."""
     garbage: tuple[Garbage, ...] = ()
     epoch_base: int = 0
+    moves: Mapping[TopicId, OrderedMove] = {}
+    """All orders to move a topic."""
+    departing: tuple[Departing, ...] = ()
+    """Some topics of drained brokers that run, without those that were ordered a moment ago."""
+    plan: tuple[Move, ...] = ()
+    """What is left of the plan for an even load."""
 
 
 class AssignTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +196,29 @@ class DeleteObject(msgspec.Struct, frozen=True):
     revision: int
 
 
-Action = AssignTopic | GiveUpCreation | DeleteAssignment | DeleteObject
+class WithdrawMove(msgspec.Struct, frozen=True):
+    """Delete the order to move a topic. Conditional on its revision."""
+
+    topic_id: TopicId
+    revision: int
+    why: str
+
+
+class OrderMove(msgspec.Struct, frozen=True):
+    """Order the move of a topic.
+
+    Conditional on its assignment, on the sessions of its owner and of the target, on the target's record, and on the
+    absence of another order.
+    """
+
+    topic_id: TopicId
+    topic: str
+    source: BrokerId
+    target: BrokerId
+    reason: MoveReason
+
+
+Action = AssignTopic | GiveUpCreation | DeleteAssignment | DeleteObject | WithdrawMove | OrderMove
 
 
 def decide(picture: Picture, now: float, most: int = MOST_ACTIONS) -> list[Action]:
@@ -154,6 +236,9 @@ def _decide(picture: Picture, now: float) -> Iterator[Action]:
     yield from _assign(picture)
     yield from _give_up(picture)
     yield from _delete_assignments(picture)
+    yield from _withdraw(picture)
+    yield from _drain(picture)
+    yield from _balance(picture)
     for object_ in picture.garbage:
         if now - object_.entered_s >= GARBAGE_AGE_S:
             yield DeleteObject(object_.storage, object_.object, object_.revision)
@@ -205,6 +290,74 @@ def _delete_assignments(picture: Picture) -> Iterator[Action]:
             continue  # Its owner is restoring it: the record comes last.
         if topic_id not in picture.topics and topic_id not in creating and topic_id not in picture.burying:
             yield DeleteAssignment(topic_id, assigned.revision)
+
+
+def _withdraw(picture: Picture) -> Iterator[WithdrawMove]:
+    for topic_id, move in picture.moves.items():
+        why = _stale(picture, move)
+        if why is not None:
+            yield WithdrawMove(topic_id, move.revision, why)
+
+
+def _stale(picture: Picture, move: OrderedMove) -> str | None:
+    """Say why an order is to be withdrawn; None: it stands."""
+    record, target = move.record, broker_name(move.record.target)
+    if not move.settled:
+        return None
+    if not move.exists:
+        return "the topic was deleted"
+    if move.assignment is None or move.assignment.revision != record.assignment:
+        return "the topic has another owner"
+    if picture.sessions.get(record.target) != record.target_session:
+        return f"broker {target} has ended or was restarted"
+    if _state(picture, record.target) is not BrokerState.ACTIVE:
+        return f"broker {target} is {_state(picture, record.target)}"
+    owner = move.assignment.assignment.owner
+    if record.reason is MoveReason.DRAIN and _state(picture, owner) is BrokerState.ACTIVE:
+        return f"broker {broker_name(owner)} was activated"
+    return None
+
+
+def _state(picture: Picture, broker: BrokerId) -> BrokerState:
+    return picture.candidates[broker].state if broker in picture.candidates else BrokerState.ACTIVE
+
+
+def _in_flight(picture: Picture, reason: MoveReason) -> Counter[BrokerId]:
+    """Count the orders that stand, by the owners of their topics."""
+    return Counter(
+        move.assignment.assignment.owner
+        for move in picture.moves.values()
+        if move.record.reason is reason and move.assignment is not None
+    )
+
+
+def _drain(picture: Picture) -> Iterator[OrderMove]:
+    in_flight = _in_flight(picture, MoveReason.DRAIN)
+    placement = Placement(_running(picture))
+    spreads: dict[str, Counter[BrokerId]] = {}
+    for topic in picture.departing:
+        if topic.topic_id in picture.moves or in_flight[topic.owner] >= MOST_DRAIN_MOVES:
+            continue
+        split = split_partition(topic.topic)
+        spread = spreads.setdefault(split[0] if split else topic.topic, Counter(topic.partitions))
+        try:
+            target = placement.place(topic.storage, partitions=spread)
+        except FailedPreconditionError:
+            continue  # It waits for a broker that can take it.
+        spread[target] += 1
+        in_flight[topic.owner] += 1
+        yield OrderMove(topic.topic_id, topic.topic, topic.owner, target, MoveReason.DRAIN)
+
+
+def _balance(picture: Picture) -> Iterator[OrderMove]:
+    in_flight = _in_flight(picture, MoveReason.BALANCE).total()
+    for move in picture.plan:
+        if in_flight >= MOST_BALANCE_MOVES:
+            return
+        able = move.target in picture.sessions and _state(picture, move.target) is BrokerState.ACTIVE
+        if able and move.source in picture.sessions and move.topic_id not in picture.moves:
+            in_flight += 1
+            yield OrderMove(move.topic_id, move.topic, move.source, move.target, MoveReason.BALANCE)
 
 
 def waiting(picture: Picture) -> dict[BrokerId | None, list[TopicId]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from danube.cluster.records import BrokerState, Reason, broker_name, topic_key
+from danube.cluster.records import BrokerState, MoveReason, Reason, broker_name, topic_key
 from danube.cluster.status import KnownTopic, View, may_take_topics
 from danube.model import Durability
 from danube.model.cluster_api import MOST_PLACES, BrokerRow, ClusterStatus, Explained, TopicPlace
@@ -27,6 +27,12 @@ _REASONS: Final = {
     Reason.CREATED: "it was created there",
     Reason.FAILOVER: "its former owner died",
     Reason.FOUND: "that broker had it before it became a member of the cluster",
+    Reason.MOVED: "it was moved there",
+}
+_MOVE_REASONS: Final = {
+    MoveReason.ASKED.value: "as an operator asked",
+    MoveReason.DRAIN.value: "because its owner is drained",
+    MoveReason.BALANCE.value: "because that broker has less load",
 }
 
 
@@ -38,6 +44,9 @@ def place_of(view: View, topic_id: TopicId, topic: KnownTopic) -> TopicPlace:
         return place
     place.broker, place.epoch, place.reason = assignment.owner, assignment.epoch, assignment.reason.value
     place.address = view.address_of(assignment.owner)
+    move = view.moves.get(topic_key(topic_id))
+    if move is not None:
+        place.target, place.move_reason = move.target, move.reason.value
     if view.has_session(assignment.owner):
         place.state = "unknown"
     elif topic.durability is Durability.NONE and may_take_topics(view):
@@ -111,7 +120,8 @@ def _explain_place(view: View, place: TopicPlace) -> tuple[str, str]:
     owner = f"{name} at {place.address}" if place.address else name
     owned = f"broker {owner}, which owns it in epoch {place.epoch}"
     if place.state == "served":
-        return f"{topic} is served by {owned} ({_REASONS[Reason(place.reason)]}).", ""
+        served = f"{topic} is served by {owned} ({_REASONS[Reason(place.reason)]})."
+        return served + _explain_move(view, place), ""
     if place.state == "unavailable":
         return f"{topic} is not served by {owned}: {place.detail}.", f"See the log of {name}."
     if place.state == "unassigned":
@@ -126,6 +136,22 @@ def _explain_place(view: View, place: TopicPlace) -> tuple[str, str]:
             f"Check {name}, and the network between the brokers: danube doctor --cluster",
         )
     return _explain_absence(view, place, topic, owner)
+
+
+def _explain_move(view: View, place: TopicPlace) -> str:
+    """Say that a topic is about to move, or cannot."""
+    if place.target:
+        return f" It is to move to {broker_name(BrokerId(place.target))}, {_MOVE_REASONS[place.move_reason]}."
+    if place.hindrance and len(view.brokers) > 1:
+        return f" It cannot move to another broker: {place.hindrance}."
+    if place.move_failure:
+        return f" Its last move to another broker was given up: {place.move_failure.removesuffix('.')}."
+    if view.state_of(BrokerId(place.broker)) is BrokerState.DRAINING:
+        others = [name for name in view.sessions if view.brokers[name].state is BrokerState.ACTIVE]
+        if not others:
+            return f" {broker_name(BrokerId(place.broker))} is drained, and no other broker is active to take it."
+        return f" {broker_name(BrokerId(place.broker))} is drained: the coordinator is about to order its move."
+    return ""
 
 
 def _explain_absence(view: View, place: TopicPlace, topic: str, owner: str) -> tuple[str, str]:
@@ -228,7 +254,7 @@ def explain_broker(
         places: topics that it owns, at most :data:`MOST_PLACES`, those that are not served first.
         total: how many it owns.
     """
-    sentence, remedy = _explain_row(view, row, status)
+    sentence, remedy = _explain_row(view, row, status, places)
     return Explained(
         subject=row.name,
         state=row.state,
@@ -239,7 +265,7 @@ def explain_broker(
     )
 
 
-def _explain_row(view: View, row: BrokerRow, status: ClusterStatus) -> tuple[str, str]:
+def _explain_row(view: View, row: BrokerRow, status: ClusterStatus, places: Sequence[TopicPlace]) -> tuple[str, str]:
     broker = BrokerId(row.broker)
     starts = "started once" if row.life == 1 else f"started {row.life:,} times"
     owns = f"It owns {spoken_count(row.topics, 'topic')}."
@@ -256,12 +282,30 @@ def _explain_row(view: View, row: BrokerRow, status: ClusterStatus) -> tuple[str
                 f"{silent} {why} {owns}",
                 f"Check that {row.name} runs, its log, and the network between the brokers: danube doctor --cluster",
             )
-        return f"{runs}{_roles(row, status)} {owns}{_condition(row)}", _need(row)
+        return f"{runs}{_roles(row, status)} {owns}{_condition(row)}{_stays(row, places)}", _need(row)
     last = f" It was last at {row.address}." if row.address else ""
     waiting = sum(each.count for each in status.waiting if each.broker == row.broker)
     waits = f" {spoken_count(waiting, 'topic')} {'waits' if waiting == 1 else 'wait'} for it." if waiting else ""
     sentence = f"Broker {row.name} {_away(view, broker)} ({starts}).{_replaced(view, broker) or last}{waits}"
     return sentence, _return(view, broker, "its topics are served") if waiting else ""
+
+
+def _stays(row: BrokerRow, places: Sequence[TopicPlace]) -> str:
+    """Say what moves to and from a broker, and what cannot leave one that is drained."""
+    found = []
+    if row.leaving:
+        found.append(f"{spoken_count(row.leaving, 'topic')} {'is' if row.leaving == 1 else 'are'} ordered to leave it.")
+    if row.arriving:
+        found.append(
+            f"{spoken_count(row.arriving, 'topic')} {'is' if row.arriving == 1 else 'are'} ordered to move to it."
+        )
+    stay = [place for place in places if place.hindrance]
+    if stay and row.state == BrokerState.DRAINING:
+        first = stay[0]
+        found.append(
+            f"Of those below, {spoken_count(len(stay), 'topic')} cannot move; {first.topic}: {first.hindrance}."
+        )
+    return "".join(f" {each}" for each in found)
 
 
 def _roles(row: BrokerRow, status: ClusterStatus) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,14 +22,17 @@ from danube.cluster.records import (
     BrokerRecord,
     BrokerState,
     ClusterRecord,
+    MoveRecord,
     SessionRecord,
     broker_name,
     parse_broker,
     parse_topic_id,
+    topic_key,
 )
 from danube.model import Durability
 from danube.model.cluster_api import (
     ANY_BROKER,
+    MOST_MOVES,
     MOST_WAITING_NAMES,
     UNKNOWN,
     BrokerFigures,
@@ -37,12 +41,22 @@ from danube.model.cluster_api import (
     MetadataMember,
     MetadataStanding,
     MetadataStatus,
+    MoveRow,
     WaitingTopics,
 )
 from danube.model.ids import BrokerId, TopicId
 from danube.model.spoken import spoken_count, spoken_duration
 
-__all__ = ["CLOCK_TOLERANCE_S", "Answer", "KnownTopic", "View", "compose_status", "may_take_topics", "unserved"]
+__all__ = [
+    "CLOCK_TOLERANCE_S",
+    "Answer",
+    "KnownTopic",
+    "View",
+    "compose_status",
+    "may_take_topics",
+    "shown_moves",
+    "unserved",
+]
 
 CLOCK_TOLERANCE_S: Final = 1.0
 """Clocks that differ by more are reported: publish times and delays are theirs."""
@@ -79,6 +93,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Of the clock of ``absences``."""
     members: Mapping[str, MemberRecord] = {}
     """Members of the group that keeps the metadata, if brokers keep them."""
+    moves: Mapping[str, MoveRecord] = {}
+    wall_clock_s: float = 0.0
+    """Seconds since 1970, by the clock of the broker whose view this is."""
     has_leader: bool = True
     """False: the metadata have no leader as far as this broker knows, so no session can begin or end."""
 
@@ -144,16 +161,22 @@ def unserved(view: View) -> list[TopicId]:
     return [parse_topic_id(name) for name, each in view.assignments.items() if each.owner in away]
 
 
+def shown_moves(view: View) -> list[TopicId]:
+    """Return the topics that are ordered to move, as many as a status lists."""
+    return [parse_topic_id(name) for name, _ in islice(view.moves.items(), MOST_MOVES)]
+
+
 def compose_status(
-    view: View, answers: Mapping[BrokerId, Answer], waiting: Mapping[TopicId, tuple[KnownTopic, Assignment]]
+    view: View, answers: Mapping[BrokerId, Answer], known: Mapping[TopicId, tuple[KnownTopic, Assignment]]
 ) -> ClusterStatus:
     """Compose the status.
 
     Args:
         view: of the broker that answers.
         answers: of the brokers that were asked; its own, too.
-        waiting: the :func:`unserved` topics, as far as the catalogue knows them.
+        known: the :func:`unserved` topics and the :func:`shown_moves`, as far as the catalogue knows them.
     """
+    waiting = [(topic, each) for topic, each in known.values() if not view.has_session(each.owner)]
     counts = Counter(assignment.owner for assignment in view.assignments.values())
     numbers = sorted({parse_broker(name) for name in (*view.brokers, *view.sessions)})
     status = ClusterStatus(
@@ -165,10 +188,34 @@ def compose_status(
         metadata=_metadata(view, answers),
         coordinator=view.coordinator or ANY_BROKER,
         topics=len(view.assignments),
-        waiting=_waiting(view, waiting.values()),
+        waiting=_waiting(view, waiting),
+        moving=len(view.moves),
+        moves=list(_moves(view, known)),
     )
+    leaving, arriving = Counter[int](), Counter[int]()
+    for name, move in view.moves.items():
+        arriving[move.target] += 1
+        if name in view.assignments:
+            leaving[view.assignments[name].owner] += 1
+    for row in status.brokers:
+        row.leaving, row.arriving = leaving[row.broker], arriving[row.broker]
     status.warnings = [*_warnings(status), *_level_warnings(view)]
     return status
+
+
+def _moves(view: View, known: Mapping[TopicId, tuple[KnownTopic, Assignment]]) -> Iterator[MoveRow]:
+    for topic_id in shown_moves(view):
+        move, assignment = view.moves[topic_key(topic_id)], view.assignments.get(topic_key(topic_id))
+        topic = known.get(topic_id)
+        yield MoveRow(
+            topic=topic[0].name if topic is not None else topic_key(topic_id),
+            topic_id=topic_id,
+            source=assignment.owner if assignment is not None else ANY_BROKER,
+            target=move.target,
+            reason=move.reason.value,
+            by=move.by,
+            age_s=max(0.0, view.wall_clock_s - move.ordered_s),
+        )
 
 
 def _row(view: View, broker: BrokerId, topics: int, answer: Answer | None) -> BrokerRow:

@@ -11,12 +11,13 @@ tables anyway: each action is conditional on the revisions of its rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import trio
 
-from danube.cluster.coordinator import AssignedTopic, Garbage, Picture, PicturedTopic
+from danube.cluster.coordinator import AssignedTopic, Garbage, OrderedMove, Picture, PicturedTopic
 from danube.cluster.membership import Membership
 from danube.cluster.placement import Candidate
 from danube.cluster.records import BrokerState, CreatingRecord, broker_name, parse_broker, parse_topic_id, topic_key
@@ -26,7 +27,15 @@ from danube.model import Durability
 from danube.model.ids import BrokerId, TopicId
 from danube.model.records import TopicRecord, members
 
+if TYPE_CHECKING:
+    from danube.cluster.departures import Departures
+
 __all__ = ["Survey"]
+
+_REST_S: Final = 2.0
+"""How long topics are not looked at again if nothing has changed but assignments."""
+_SETTLES_S: Final = 1.0
+"""How long an order to move a topic is left alone: by then what it depends on has arrived, too."""
 
 
 class Survey:
@@ -57,12 +66,24 @@ class Survey:
         self._deleted = deleted
         self._candidates = candidates
         self._garbage = garbage
+        self._orders: dict[TopicId, tuple[int, float]] = {}
+        """The orders to move a topic that are known: revision, and when it was first seen."""
         self._seen: Hashable = None
         """State of everything that the last picture depends on; None: it has changed meanwhile."""
+        self._looked_at: Hashable = None
+        """The state without the assignments when the topics were looked at last, at :attr:`_looked_s`."""
+        self._looked_s = -_REST_S
         self._calm: Hashable = None
         """The state of which it is known that nothing is to be decided about it."""
         self.worked_s = 0.0
         self._began = 0.0
+
+    @cached_property
+    def departures(self) -> Departures:
+        """The topics that have to leave drained brokers; loaded when there is one."""
+        from danube.cluster.departures import Departures
+
+        return Departures(self._membership, self._topics)
 
     async def picture(self) -> Picture:
         """Return everything that may need a decision, as this broker knows it."""
@@ -78,15 +99,27 @@ class Survey:
             garbage=tuple(self._garbage()),
             epoch_base=member.cluster.epoch_base,
         )
-        if state != self._calm:
+        # A drain changes assignments all the time, and almost none of these changes needs a decision about its topic.
+        others = state[1:]
+        rests = others == self._looked_at and self._began - self._looked_s < _REST_S
+        if state != self._calm and not rests:
+            self._looked_at, self._looked_s = others, self._began
             picture = await self._with_topics(picture)
-        self._seen = state if state == self._state(candidates) else None
+        self.worked_s += trio.current_time() - self._began
+        if any(record.state is BrokerState.DRAINING for record in member.brokers.values.values()):
+            departing = await self.departures.some(trio.current_time())
+            self.worked_s += self.departures.worked_s
+            picture = msgspec.structs.replace(picture, departing=departing)
+        self._began = trio.current_time()
+        picture = msgspec.structs.replace(picture, moves=self._moves())
+        self._seen = state if state == self._state(candidates) and not rests else None
         self.worked_s += trio.current_time() - self._began
         return picture
 
     def note_calm(self) -> None:
         """Note that nothing was to be decided about the topics of the last picture."""
-        self._calm = self._seen
+        if self._seen is not None:
+            self._calm = self._seen
 
     def burying(self, deleted: Sequence[Sequence[TopicId]]) -> set[TopicId]:
         """Return those of some deleted topics of which their owner may still have something."""
@@ -99,19 +132,19 @@ class Survey:
                     found.add(topic_id)
         return found
 
-    def _state(self, candidates: Mapping[BrokerId, Candidate]) -> Hashable:
+    def _state(self, candidates: Mapping[BrokerId, Candidate]) -> tuple[Hashable, ...]:
         member = self._membership
         tables: tuple[Table[Any], ...] = (
             self._topics,
             self._creating,
             self._deleted,
-            member.assignments,
             member.sessions,
             member.brokers,
         )
         able = tuple(broker for broker, candidate in candidates.items() if candidate.refusal(None) is None)
         changes = tuple(table.changes for table in tables)
-        return changes, member.assignments.position, able, member.cluster.epoch_base
+        assigned = member.assignments.changes, member.assignments.position
+        return assigned, changes, able, member.cluster.epoch_base
 
     def _known(self) -> dict[BrokerId, Candidate]:
         """Return the load of each running broker."""
@@ -126,6 +159,22 @@ class Survey:
                 topics=member.topics[broker],
             )
         return known
+
+    def _moves(self) -> dict[TopicId, OrderedMove]:
+        """Return all orders to move a topic."""
+        member, now = self._membership, trio.current_time()
+        deleted = {topic_id for topic_ids in self._deleted.values.values() for topic_id in topic_ids}
+        moves, known = dict[TopicId, OrderedMove](), dict[TopicId, tuple[int, float]]()
+        for name, record in member.moves.values.items():
+            topic_id, revision = parse_topic_id(name), member.moves.revision(name)
+            earlier, seen_at = self._orders.get(topic_id, (0, now))
+            known[topic_id] = revision, seen_at if earlier == revision else now
+            assignment = member.assignments.values.get(name)
+            assigned = AssignedTopic(assignment, member.assignments.revision(name)) if assignment is not None else None
+            settled = now - known[topic_id][1] >= _SETTLES_S
+            moves[topic_id] = OrderedMove(record, revision, assigned, topic_id not in deleted, settled)
+        self._orders = known
+        return moves
 
     async def _with_topics(self, picture: Picture) -> Picture:
         """Add the topics that may need a decision."""

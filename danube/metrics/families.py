@@ -373,6 +373,26 @@ SESSIONS: Final = _add(_A.CLUSTER, _G, "danube_cluster_sessions", "Brokers with 
 SESSION_CERTAIN: Final = _add(
     _A.CLUSTER, _G, "danube_cluster_session_certain", "1 while this broker is certain that its own session lives."
 )
+DRAINED: Final = _add(
+    _A.CLUSTER, _G, "danube_cluster_drained", "1 while this broker is drained, so that it gets no topics."
+)
+ORDERED_MOVES: Final = _add(
+    _A.CLUSTER,
+    _G,
+    "danube_topic_moves_ordered",
+    "Topics and partitions of this broker that are ordered to move, by why: asked, drain or balance.",
+    "reason",
+)
+ENDED_MOVES: Final = _add(
+    _A.CLUSTER,
+    _C,
+    "danube_topic_moves_total",
+    "Moves of topics from this broker to others: moved, or stayed because the move was given up.",
+    "result",
+)
+MOVE_PAUSES: Final = _add(
+    _A.CLUSTER, _H, "danube_topic_move_pause_seconds", "How long publishers of a topic waited because it moved."
+)
 HAS_LEADER: Final = _add(
     _A.CLUSTER, _G, "danube_metadata_has_leader", "1 if a leader of the metadata is known (replicated metadata only)."
 )

@@ -16,21 +16,34 @@ from danube.model.policies import Durability
 
 __all__ = [
     "ANY_BROKER",
+    "MOST_MOVES",
     "MOST_PLACES",
+    "MOST_PLANNED",
+    "MOST_STAYING",
     "MOST_WAITING_NAMES",
     "UNKNOWN",
+    "ActivateBroker",
     "BackupMetadata",
     "BackupPiece",
+    "BalanceCluster",
+    "BalancePlan",
+    "BrokerDrain",
     "BrokerFigures",
+    "BrokerLoadRow",
     "BrokerRow",
     "ClusterMethod",
     "ClusterStatus",
+    "DrainBroker",
     "Explained",
     "ExplainCluster",
     "GetClusterStatus",
     "MetadataMember",
     "MetadataStanding",
     "MetadataStatus",
+    "MoveList",
+    "MoveRow",
+    "MoveTopic",
+    "StayingTopic",
     "StorageFace",
     "TopicPlace",
     "UpgradeCluster",
@@ -44,6 +57,12 @@ ANY_BROKER: Final = 0
 """No broker, in fields that have the number of one."""
 MOST_PLACES: Final = 200
 """Most topics that an explanation lists; it counts the others."""
+MOST_MOVES: Final = 200
+"""Most moves of topics that an answer lists; it counts the others."""
+MOST_PLANNED: Final = 1_000
+"""Most moves of one plan for an even load."""
+MOST_STAYING: Final = 100
+"""Most topics that cannot leave a drained broker that an answer names; it counts the others."""
 MOST_WAITING_NAMES: Final = 3
 """Most names of topics in a :class:`WaitingTopics`."""
 
@@ -55,6 +74,10 @@ class ClusterMethod:
     EXPLAIN: Final = "/danube.native.v1.Cluster/Explain"
     BACKUP: Final = "/danube.native.v1.Cluster/Backup"
     UPGRADE: Final = "/danube.native.v1.Cluster/Upgrade"
+    DRAIN: Final = "/danube.native.v1.Cluster/Drain"
+    ACTIVATE: Final = "/danube.native.v1.Cluster/Activate"
+    MOVE: Final = "/danube.native.v1.Cluster/Move"
+    BALANCE: Final = "/danube.native.v1.Cluster/Balance"
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -175,6 +198,10 @@ class BrokerRow(_Message, kw_only=True):
     """The broker that runs at its address now, from another data directory; 0: none does, or that is not known."""
     http_address: str = ""
     """URL at which others reach its HTTP port; empty: it has none, or only its own machine reaches it."""
+    leaving: int = 0
+    """Topics and partitions that are ordered to move to another broker."""
+    arriving: int = 0
+    """Topics and partitions that are ordered to move here."""
 
 
 class MetadataMember(_Message, kw_only=True):
@@ -215,6 +242,26 @@ class WaitingTopics(_Message, kw_only=True):
     """Some of their names."""
 
 
+class MoveRow(_Message, kw_only=True):
+    """A topic or partition that moves to another broker, or is to."""
+
+    topic: str
+    source: int
+    """The broker that owns it."""
+    target: int
+    topic_id: TopicId = NO_TOPIC
+    reason: str = ""
+    """``asked``: an operator has named it; ``drain``: its owner is drained; ``balance``: others have less load."""
+    why: str = ""
+    """Of a plan: the loads that it is made for."""
+    by: str = ""
+    """Who asked; empty: the coordinator, or not known."""
+    age_s: float = UNKNOWN
+    """How long ago it was ordered, by the clocks of two brokers; below 0: it is not ordered."""
+    problem: str = ""
+    """Why it was not ordered."""
+
+
 class ClusterStatus(_Message, kw_only=True):
     """Answer to GetClusterStatus."""
 
@@ -235,6 +282,10 @@ class ClusterStatus(_Message, kw_only=True):
     waiting: list[WaitingTopics] = []
     warnings: list[str] = []
     """What needs attention, a sentence each."""
+    moving: int = 0
+    """Topics and partitions that are ordered to move to another broker."""
+    moves: list[MoveRow] = []
+    """Of them, the first :data:`MOST_MOVES`."""
 
 
 # --- Explanations ----------------------------------------------------------------------------------------------------
@@ -266,6 +317,14 @@ class TopicPlace(_Message, kw_only=True):
     """Messages below it are in its storage."""
     detail: str = ""
     """What its owner says, if it does not serve it."""
+    target: int = ANY_BROKER
+    """The broker to which it is ordered to move; 0: it is not."""
+    move_reason: str = ""
+    """See :class:`MoveRow`."""
+    hindrance: str = ""
+    """Why it cannot be moved to another broker, according to its owner."""
+    move_failure: str = ""
+    """Why its last move was given up, according to its owner."""
 
 
 class Explained(_Message, kw_only=True):
@@ -299,6 +358,112 @@ class Upgraded(_Message):
     """Feature level of the cluster now."""
     before: int
     """What it was."""
+
+
+# --- Moves -----------------------------------------------------------------------------------------------------------
+
+
+class DrainBroker(_Message):
+    """Asks that a broker gives all its topics away, and gets none. Answered with BrokerDrain, at once."""
+
+    broker: str
+    """``b2``"""
+    dry_run: bool = False
+    """Change nothing; say how far it is."""
+
+
+class ActivateBroker(_Message):
+    """Asks that a broker gets topics again. Answered with BrokerDrain. Topics that have left it do not come back."""
+
+    broker: str
+    dry_run: bool = False
+
+
+class StayingTopic(_Message):
+    """A topic or partition that cannot be moved to another broker, or whose move was given up."""
+
+    topic: str
+    why: str
+
+
+class BrokerDrain(_Message, kw_only=True):
+    """Answer to DrainBroker and ActivateBroker: how far a broker is."""
+
+    broker: int
+    name: str
+    state: str
+    """``active``, ``draining`` or ``gone``."""
+    topics: int
+    """Topics and partitions that it owns."""
+    moving: int = 0
+    """Of them, those that are ordered to move now."""
+    staying: int = 0
+    """Of them, those that cannot move."""
+    named: list[StayingTopic] = []
+    """Of those, the first :data:`MOST_STAYING`."""
+    failed: list[StayingTopic] = []
+    """Others whose last move was given up, and is tried again; the first :data:`MOST_STAYING`."""
+    problem: str = ""
+    """Why it is not known which topics cannot move; or why none can."""
+
+
+class MoveTopic(_Message):
+    """Asks that a topic, a partition, or all partitions of a topic move to a broker. Answered with MoveList.
+
+    The answer comes as soon as the moves are ordered.
+    """
+
+    topic: str
+    broker: str
+    dry_run: bool = False
+    """Order nothing; say what would be ordered."""
+
+
+class MoveList(_Message):
+    """Answer to MoveTopic: what was ordered, without partitions that are on the broker already."""
+
+    moves: list[MoveRow]
+
+
+class BalanceCluster(_Message):
+    """Asks that topics move at once until the load of all brokers is even. Answered with BalancePlan."""
+
+    dry_run: bool = False
+    """Order nothing; say what would be ordered."""
+    most_moves: int = 64
+    """Most topics of the plan, 1 to :data:`MOST_PLANNED`."""
+
+
+class BrokerLoadRow(_Message, kw_only=True):
+    """The load of a broker."""
+
+    broker: int
+    load: float
+    """Its largest share of what all brokers have together, 0 to 1: of topics, bytes in, bytes out, processor time or
+    the journal."""
+    after: float
+    """The same after the plan."""
+    topics: int
+    in_bytes_s: float
+    out_bytes_s: float
+    cpu: float
+    """Processors that it uses: 1.0 is one of them, fully."""
+    journal_share: float
+    """Used share of its journal's limit."""
+    is_target: bool = True
+    """It may get topics."""
+
+
+class BalancePlan(_Message, kw_only=True):
+    """Answer to BalanceCluster."""
+
+    automatic: bool
+    """Whether the cluster does this by itself, little by little (``[balance] enabled``)."""
+    brokers: list[BrokerLoadRow]
+    moves: list[MoveRow]
+    ordered: int = 0
+    silent: list[str] = []
+    """Brokers that did not answer, and why: they are left out."""
 
 
 # --- Backups ---------------------------------------------------------------------------------------------------------

@@ -322,6 +322,11 @@ _NATIVE: Final = (
     # The cluster
     _changes(ClusterMethod.STATUS, "cluster.status", _on_cluster(_P.DESCRIBE)),
     _shows(ClusterMethod.EXPLAIN, "cluster.explain", Requirement(_P.DESCRIBE, _N.PLACE, ("subject",))),
+    _changes(ClusterMethod.DRAIN, "moves.drain", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(ClusterMethod.ACTIVATE, "moves.activate", _on_cluster(_P.MANAGE_BROKER)),
+    # Who manages a topic does not decide which machine bears its load.
+    _changes(ClusterMethod.MOVE, "moves.move", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(ClusterMethod.BALANCE, "moves.balance", _on_cluster(_P.MANAGE_BROKER)),
     _changes(ClusterMethod.BACKUP, "backups.backup", _on_cluster(_P.MANAGE_CLUSTER)),
     _changes(ClusterMethod.UPGRADE, "cluster.upgrade", _on_cluster(_P.MANAGE_CLUSTER)),
     # Access control: lists have what the caller may manage, and each change is judged by the rules of the records.
@@ -414,9 +419,9 @@ _UPSTREAM: Final = (
         _changes("GetLeaderBroker", "cluster.status", _on_cluster(_P.DESCRIBE)),
         _changes("GetClusterBalance", "cluster.status", _on_cluster(_P.DESCRIBE)),
         _lists("ListNamespaces", "topics.list_namespaces", ScopeKind.NAMESPACE, Requirement(_P.LOOKUP, _N.CLUSTER)),
-        _changes("UnloadBroker", "cluster.unload", _on_cluster(_P.MANAGE_BROKER)),
-        _changes("ActivateBroker", "cluster.activate", _on_cluster(_P.MANAGE_BROKER)),
-        _changes("TriggerRebalance", "cluster.rebalance", _on_cluster(_P.MANAGE_BROKER)),
+        _changes("UnloadBroker", "moves.drain", _on_cluster(_P.MANAGE_BROKER)),
+        _changes("ActivateBroker", "moves.activate", _on_cluster(_P.MANAGE_BROKER)),
+        _changes("TriggerRebalance", "moves.balance", _on_cluster(_P.MANAGE_BROKER)),
     ),
     *_at(
         Port.ADMIN,

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from danube.cluster.balance import Move
 from danube.cluster.coordinator import (
     GARBAGE_AGE_S,
     AssignedTopic,
     AssignTopic,
     DeleteAssignment,
     DeleteObject,
+    Departing,
     Garbage,
     GiveUpCreation,
+    OrderedMove,
+    OrderMove,
     Picture,
     PicturedTopic,
+    WithdrawMove,
     decide,
     waiting,
 )
 from danube.cluster.placement import Candidate
-from danube.cluster.records import Assignment, BrokerState, CreatingRecord, Reason
+from danube.cluster.records import Assignment, BrokerState, CreatingRecord, MoveReason, MoveRecord, Reason
 from danube.model import Durability
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
 
@@ -281,3 +287,85 @@ def test_what_a_broker_has_found_in_a_bucket_is_left_to_it() -> None:
     """Its assignment comes before its record; the coordinator took it for a remnant, now and then."""
     found = AssignedTopic(Assignment(B1, OwnerEpoch(3), Reason.FOUND), 50)
     assert decide(picture(assignments={T1: found}), 0.0) == []
+
+
+# --- Moves ---
+
+DRAINED = {B1: Candidate(broker=B1, state=BrokerState.DRAINING, topics=2), B2: Candidate(broker=B2)}
+
+
+def departing(number: int, owner: BrokerId = B1, **parts: Any) -> Departing:
+    return Departing(TopicId(number), f"/default/t{number}", owner, **parts)
+
+
+def ordered(
+    target: BrokerId = B2, session: int = 102, reason: MoveReason = MoveReason.ASKED, **parts: Any
+) -> OrderedMove:
+    record = MoveRecord(move=7, target=target, target_session=session, assignment=50, reason=reason)
+    return OrderedMove(record, 60, parts.pop("assignment", assigned(B1)), **parts)
+
+
+def test_topics_of_a_drained_broker_are_ordered_to_move() -> None:
+    drained = picture(candidates=DRAINED, departing=(departing(1), departing(2)))
+    assert decide(drained, 0.0) == [OrderMove(TopicId(n), f"/default/t{n}", B1, B2, MoveReason.DRAIN) for n in (1, 2)]
+
+
+def test_a_drain_is_spread_over_the_active_brokers_by_load() -> None:
+    sessions = {B1: 101, B2: 102, B3: 103}
+    candidates = {
+        B1: Candidate(broker=B1, state=BrokerState.DRAINING, topics=10),
+        B2: Candidate(broker=B2, topics=6),
+        B3: Candidate(broker=B3),
+    }
+    topics = tuple(departing(n) for n in range(1, 11))
+    found = decide(picture(sessions=sessions, candidates=candidates, departing=topics), 0.0)
+    assert Counter(each.target for each in found if isinstance(each, OrderMove)) == {B3: 8, B2: 2}
+
+
+def test_partitions_of_a_drained_broker_stay_spread() -> None:
+    sessions = {B1: 101, B2: 102, B3: 103}
+    candidates = {**DRAINED, B3: Candidate(broker=B3, topics=50)}
+    parts = tuple(Departing(TopicId(n), f"/default/p-part-{n}", B1, None, {B1: 3, B2: 1}) for n in range(3))
+    found = decide(picture(sessions=sessions, candidates=candidates, departing=parts), 0.0)
+    assert [each.target for each in found if isinstance(each, OrderMove)] == [B3, B2, B3]
+
+
+def test_a_drain_has_64_topics_in_flight() -> None:
+    moving = {TopicId(n): ordered(reason=MoveReason.DRAIN) for n in range(1, 61)}
+    topics = tuple(departing(n) for n in range(50, 80))
+    found = decide(picture(candidates=DRAINED, departing=topics, moves=moving), 0.0)
+    assert [each.topic_id for each in found if isinstance(each, OrderMove)] == [61, 62, 63, 64]
+
+
+def test_a_topic_that_no_broker_can_take_does_not_hold_up_others() -> None:
+    topics = (departing(1, storage="cold"), departing(2))
+    found = decide(picture(candidates=DRAINED, departing=topics), 0.0)
+    assert [each.topic_id for each in found if isinstance(each, OrderMove)] == [2]
+
+
+def test_an_order_that_cannot_be_carried_out_is_withdrawn() -> None:
+    def why(move: OrderedMove, **parts: Any) -> list[str]:
+        found = decide(picture(moves={T1: move}, **parts), 0.0)
+        assert all(isinstance(each, WithdrawMove) and each.revision == 60 for each in found)
+        return [each.why for each in found if isinstance(each, WithdrawMove)]
+
+    assert why(ordered()) == []
+    assert why(ordered(exists=False)) == ["the topic was deleted"]
+    assert why(ordered(assignment=assigned(B2, 2, revision=70))) == ["the topic has another owner"]
+    assert why(ordered(assignment=None)) == ["the topic has another owner"]
+    assert why(ordered(session=99)) == ["broker b2 has ended or was restarted"]
+    assert why(ordered(session=99, settled=False)) == []
+    assert why(ordered(B3, 103)) == ["broker b3 has ended or was restarted"]
+    assert why(ordered(B1, 101), candidates=DRAINED) == ["broker b1 is draining"]
+    assert why(ordered(reason=MoveReason.DRAIN), candidates=DRAINED) == []
+    assert why(ordered(reason=MoveReason.DRAIN)) == ["broker b1 was activated"]
+
+
+def test_four_topics_move_at_a_time_for_balance() -> None:
+    plan = tuple(Move(TopicId(n), f"/default/t{n}", B1, B2, "") for n in range(1, 9))
+    under_way = {TopicId(1): ordered(reason=MoveReason.BALANCE)}
+    found = decide(picture(plan=plan, moves=under_way), 0.0)
+    assert [each.topic_id for each in found if isinstance(each, OrderMove)] == [2, 3, 4]
+    assert decide(picture(plan=plan, sessions={B1: 101}), 0.0) == []
+    drained = {B1: Candidate(broker=B1), B2: Candidate(broker=B2, state=BrokerState.DRAINING)}
+    assert decide(picture(plan=plan, candidates=drained), 0.0) == []

@@ -103,7 +103,13 @@ class Broker:
 
     def coordinator(self, **more: Any) -> Coordinating:
         return Coordinating(
-            self.faults, self.member, topics=self.topics, creating=self.creating, deleted=self.deleted, **more
+            self.faults,
+            self.member,
+            topics=self.topics,
+            creating=self.creating,
+            deleted=self.deleted,
+            random=Random(7),
+            **more,
         )
 
     def _heard(self, change: Any) -> None:

@@ -58,7 +58,13 @@ class Member(Broker):
         decode = msgspec.msgpack.Decoder(list[TopicId]).decode
         deleted = Table(store, "/deleted/", list, decode=decode, watched=True, on_change=self._heard)
         self.coordinating = Coordinating(
-            store, self.member, topics=topics, creating=creating, deleted=deleted, peers=self.peers
+            store,
+            self.member,
+            topics=topics,
+            creating=creating,
+            deleted=deleted,
+            random=self.world.random,
+            peers=self.peers,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(self.member.run)

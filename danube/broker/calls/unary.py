@@ -60,6 +60,18 @@ def unary_calls(operations: Operations) -> Service:
     async def plugins(request: inspect_api.ListPlugins) -> inspect_api.PluginList:
         return await operations.inspecting.plugins(request)
 
+    async def drain(request: cluster_api.DrainBroker) -> cluster_api.BrokerDrain:
+        return await operations.moves.drain(request)
+
+    async def activate(request: cluster_api.ActivateBroker) -> cluster_api.BrokerDrain:
+        return await operations.moves.activate(request)
+
+    async def move(request: cluster_api.MoveTopic) -> cluster_api.MoveList:
+        return await operations.moves.move(request)
+
+    async def balance(request: cluster_api.BalanceCluster) -> cluster_api.BalancePlan:
+        return await operations.moves.balance(request)
+
     async def tasks(request: inspect_api.GetTasks) -> inspect_api.TaskTree:
         return await operations.inspecting.tasks(request)
 
@@ -119,6 +131,10 @@ def unary_calls(operations: Operations) -> Service:
         (InspectMethod.DOCTOR, doctor, inspect_api.RunDoctor),
         (InspectMethod.PLUGINS, plugins, inspect_api.ListPlugins),
         (InspectMethod.TASKS, tasks, inspect_api.GetTasks),
+        (ClusterMethod.DRAIN, drain, cluster_api.DrainBroker),
+        (ClusterMethod.ACTIVATE, activate, cluster_api.ActivateBroker),
+        (ClusterMethod.MOVE, move, cluster_api.MoveTopic),
+        (ClusterMethod.BALANCE, balance, cluster_api.BalanceCluster),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),
     ]
     spread = topics.across.spread

@@ -36,6 +36,7 @@ from danube.model.names import split_partition
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.moving import MoveFigures
     from danube.broker.runtime.pulse import Pulse
     from danube.broker.topic.topic import Topic
     from danube.metadata import ObservedStore
@@ -63,6 +64,7 @@ class Sources(NamedTuple):
     pulse: Pulse
     lanes: dict[str, Storage]
     """The storages, in front of commits; those in front of history are the directory's."""
+    moves: MoveFigures
     staged_bytes: Callable[[], int]
     draining: Callable[[], bool]
     read_process: Callable[[], ProcessFigures | None]
@@ -131,7 +133,7 @@ class Metrics:
         write_history(text, history, self._limits.segment_max_age_s)
         text.add(of.STAGED, sources.staged_bytes())
         write_metadata(text, sources.store)
-        write_cluster(text, directory.membership, len(directory))
+        write_cluster(text, directory.membership, sources.moves, len(directory))
         denials = sources.denials()
         if denials is not None:
             text.add(of.DENIALS, denials[0])

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from danube.cluster.records import BrokerState, MoveReason, parse_topic_id
 from danube.metrics import families as of
 from danube.metrics.histogram import Histogram
 from danube.model import api
@@ -14,6 +15,7 @@ from danube.model.stage_api import StageMethod
 from danube.model.version import __version__
 
 if TYPE_CHECKING:
+    from danube.broker.moving import MoveFigures
     from danube.broker.runtime.runtime import Runtime
     from danube.cluster.membership import Membership
     from danube.history import History
@@ -177,9 +179,17 @@ def write_metadata(text: Exposition, store: ObservedStore) -> None:
         text.add(of.APPLIED, standing.applied)
 
 
-def write_cluster(text: Exposition, membership: Membership, topics: int) -> None:
+def write_cluster(text: Exposition, membership: Membership, moves: MoveFigures, topics: int) -> None:
     """Write who is in the cluster, as far as this broker knows."""
     text.add(of.MEMBERS, len(membership.brokers.values))
     text.add(of.SESSIONS, len(membership.sessions.values))
     text.add(of.SESSION_CERTAIN, int(membership.is_certain()))
     text.add(of.OWNED, topics)
+    own = membership.brokers.values.get(membership.broker)
+    text.add(of.DRAINED, int(own is not None and own.state is BrokerState.DRAINING))
+    ordered = Counter({reason.value: 0 for reason in MoveReason})
+    for key, move in membership.moves.values.items():
+        ordered[move.reason.value] += membership.owner(parse_topic_id(key)) == membership.me
+    text.add_each(of.ORDERED_MOVES, ordered)
+    text.add_each(of.ENDED_MOVES, {"moved": moves.moved, "stayed": moves.stayed})
+    text.add_histogram(of.MOVE_PAUSES, moves.frozen)

@@ -55,6 +55,7 @@ from danube.model.names import split_partition
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.moving import MoveFigures
     from danube.broker.topic.topic import Topic
     from danube.cluster.records import MoveRecord
     from danube.metadata import RowChange
@@ -85,9 +86,13 @@ class Departures:
         directory: of the topics.
         peers: links to the other brokers.
         is_staged: whether batches are staged for a topic, which cannot move with it.
+        figures: counts how the moves end.
     """
 
-    def __init__(self, directory: Directory, peers: Peers, is_staged: Callable[[TopicId], bool]) -> None:
+    def __init__(
+        self, directory: Directory, peers: Peers, is_staged: Callable[[TopicId], bool], figures: MoveFigures
+    ) -> None:
+        self.figures = figures
         self.directory = directory
         self.membership = directory.membership
         self.peers = peers
@@ -162,6 +167,7 @@ class _Move:
             if isinstance(action, Left):
                 await self._leave()
                 now = trio.current_time()
+                self._departures.figures.left(self._topic_id, now - frozen_at if frozen_at else 0.0)
                 _log.info(
                     "topic %r has moved to broker %s in %.3f s; it was frozen for %.0f ms",
                     name,
@@ -170,6 +176,7 @@ class _Move:
                     1000 * (now - frozen_at) if frozen_at else 0.0,
                 )
                 return
+            self._departures.figures.failed(self._topic_id, action.reason)
             _log.warning(
                 "topic %r stays, and is not moved to broker %s: %s",
                 name,

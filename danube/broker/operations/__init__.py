@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from danube.broker.operations.connections import ConnectionOperations, OpenConnections
     from danube.broker.operations.inspecting import InspectOperations
     from danube.broker.operations.jobs import JobOperations
+    from danube.broker.operations.moving import MoveOperations
     from danube.broker.operations.overviews import OverviewOperations
     from danube.broker.operations.schemas import SchemaOperations
     from danube.broker.operations.security import SecurityOperations
@@ -88,6 +89,13 @@ class Operations:
         self.topics.across.first[HistoryMethod.CHANGE_RETENTION] = self.storages.set_retention
         self.topics.across.first[PolicyMethod.CHANGE_SUBSCRIPTION] = self.policies.judge_subscription
         self.logs = LogOperations(directory)
+
+    @cached_property
+    def moves(self) -> MoveOperations:
+        """Operations that move topics between brokers; loaded when they are first used."""
+        from danube.broker.operations.moving import MoveOperations
+
+        return MoveOperations(self._directory, self.cluster)
 
     @cached_property
     def connections(self) -> ConnectionOperations:

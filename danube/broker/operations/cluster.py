@@ -7,8 +7,9 @@ for the topic's state), and has pure rules compose the answer (:mod:`danube.clus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
@@ -17,8 +18,11 @@ from danube.cluster.absences import Absences
 from danube.cluster.asking import (
     CHANNEL,
     AskFigures,
+    AskLeaving,
+    AskLoads,
     AskTopics,
     FiguresTold,
+    LeavingTold,
     Question,
     Told,
     TopicsTold,
@@ -30,13 +34,14 @@ from danube.cluster.asking import (
 from danube.cluster.explain import explain_broker, explain_topic, place_of, sorted_places
 from danube.cluster.features import FEATURE_LEVEL
 from danube.cluster.group_memory import MEMBERS, MemberRecord, is_member_name
-from danube.cluster.records import Assignment, broker_name, parse_topic_id, topic_key
-from danube.cluster.status import Answer, KnownTopic, View, compose_status, unserved
+from danube.cluster.records import broker_name, parse_topic_id, topic_key
+from danube.cluster.status import Answer, KnownTopic, View, compose_status, shown_moves, unserved
 from danube.history.sealed_end import sealed_end
 from danube.metadata import Table
-from danube.model import api, validate_topic
+from danube.model import Durability, api, validate_topic
 from danube.model.cluster_api import (
     MOST_PLACES,
+    MOST_STAYING,
     UNKNOWN,
     BrokerFigures,
     ClusterStatus,
@@ -48,15 +53,19 @@ from danube.model.cluster_api import (
     UpgradeCluster,
     Upgraded,
 )
-from danube.model.errors import DanubeError, NotFoundError, UnavailableError
+from danube.model.errors import DanubeError, InvalidArgumentError, NotFoundError, UnavailableError
 from danube.model.ids import BrokerId, TopicId
 from danube.model.records import members
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.moving import MoveFigures
+    from danube.broker.operations.weights import Weights
+    from danube.broker.runtime.config import BalanceConfig
     from danube.broker.runtime.pulse import Pulse
     from danube.cluster.membership import Membership
     from danube.cluster.upgrading import Upgrading
+    from danube.cluster.weighing import Scales, Weighing
     from danube.peers import Peer
 
 __all__ = ["ASK_S", "Calls", "ClusterOperations"]
@@ -91,6 +100,8 @@ class ClusterOperations:
         info: returns the status of this broker.
         draining: returns whether it is shutting down.
         pulse: of this broker.
+        moves: counts how moves of its topics end.
+        staged: returns the topics for which batches are staged.
         calls: returns the links to the other brokers; None: there are none.
         upgrading: returns what raises the feature level.
     """
@@ -104,6 +115,8 @@ class ClusterOperations:
         info: Callable[[], api.BrokerInfo],
         draining: Callable[[], bool],
         pulse: Pulse,
+        moves: MoveFigures,
+        staged: Callable[[], Collection[TopicId]],
         calls: Callable[[], Calls | None],
         upgrading: Callable[[], Upgrading],
     ) -> None:
@@ -114,6 +127,8 @@ class ClusterOperations:
         self._info = info
         self._draining = draining
         self._pulse = pulse
+        self._moves = moves
+        self._staged = staged
         self._calls = calls
         self._members = Table(directory.catalogue.store, MEMBERS, MemberRecord, watched=True, is_name=is_member_name)
         self._absences = Absences()
@@ -155,6 +170,8 @@ class ClusterOperations:
             sessions=sessions.values,
             session_revisions={name: sessions.revision(name) for name in sessions.values},
             assignments=member.assignments.values,
+            moves=member.moves.values,
+            wall_clock_s=self._directory.runtime.clock_us() / 1e6,
             coordinator=self._coordinator(),
             absences=self._absences,
             members=self._members.values,
@@ -176,8 +193,16 @@ class ClusterOperations:
 
     async def status(self, request: GetClusterStatus) -> ClusterStatus:
         """Return the status of the cluster."""
-        view = self.view()
-        return compose_status(view, await self._ask_all(view, gather=request.gather), self._unserved(view))
+        return await self._compose(self.view(), gather=request.gather)
+
+    async def _compose(self, view: View, *, gather: bool) -> ClusterStatus:
+        known = self._known({*unserved(view), *shown_moves(view)})
+        waiting = {
+            topic_id: (topic, view.assignments[topic_key(topic_id)])
+            for topic_id, topic in known.items()
+            if topic_key(topic_id) in view.assignments
+        }
+        return compose_status(view, await self._ask_all(view, gather=gather), waiting)
 
     async def explain(self, request: ExplainCluster) -> Explained:
         """Explain a broker, a topic, or all partitions of a topic.
@@ -214,7 +239,7 @@ class ClusterOperations:
                 f"there is no broker {name!r} in this cluster; its brokers are {known}. The name of a topic begins with"
                 " a slash"
             )
-        status = compose_status(view, await self._ask_all(view, gather=True), self._unserved(view))
+        status = await self._compose(view, gather=True)
         row = next(each for each in status.brokers if each.name == name)
         owned = [parse_topic_id(key) for key, assignment in view.assignments.items() if assignment.owner == row.broker]
         chosen = self._known(owned[: 5 * MOST_PLACES])
@@ -236,12 +261,15 @@ class ClusterOperations:
                             found[topic_id] = KnownTopic(each, record.durability)
         return found
 
-    def _unserved(self, view: View) -> Mapping[TopicId, tuple[KnownTopic, Assignment]]:
-        known = self._known(unserved(view))
-        return {topic_id: (topic, view.assignments[topic_key(topic_id)]) for topic_id, topic in known.items()}
-
     async def _complete(self, view: View, places: Sequence[TopicPlace]) -> None:
         """Fill in what the tables do not say: how the owners serve their topics, and how far history reaches."""
+        await self._ask_owners(view, places)
+        with trio.move_on_after(ASK_S), suppress(UnavailableError):  # it is not known if the metadata do not answer
+            for place in [each for each in places if each.state in ("waiting", "unknown")][:_MOST_SEALED_ENDS]:
+                end = await sealed_end(self._directory.catalogue.store, place.topic_id)
+                place.sealed_end = UNKNOWN if end is None else end
+
+    async def _ask_owners(self, view: View, places: Sequence[TopicPlace]) -> None:
         asked: dict[BrokerId, list[TopicPlace]] = {}
         for place in places:
             if place.state == "unknown":
@@ -249,10 +277,6 @@ class ClusterOperations:
         async with trio.open_nursery() as nursery:
             for broker, group in asked.items():
                 nursery.start_soon(self._ask_owner, view, broker, group)
-        with trio.move_on_after(ASK_S), suppress(UnavailableError):  # it is not known if the metadata do not answer
-            for place in [each for each in places if each.state in ("waiting", "unknown")][:_MOST_SEALED_ENDS]:
-                end = await sealed_end(self._directory.catalogue.store, place.topic_id)
-                place.sealed_end = UNKNOWN if end is None else end
 
     async def _ask_owner(self, view: View, broker: BrokerId, places: Sequence[TopicPlace]) -> None:
         names = [place.topic for place in places]
@@ -273,10 +297,12 @@ class ClusterOperations:
         for place, each in zip(places, told, strict=True):
             place.state = "served" if each.served else "unavailable"
             place.detail, place.sealed_end = each.detail, each.sealed_end
+            place.hindrance, place.move_failure = each.hindrance, each.failure
 
     def _tell_topics(self, names: Sequence[str]) -> list[TopicTold]:
         """Say how topics of this broker are."""
         told = []
+        staged = frozenset[TopicId]() if self._membership.is_alone else self._staged()
         for name in names:
             try:
                 topic = self._directory.find(name)
@@ -287,7 +313,62 @@ class ClusterOperations:
                 if topic.lossy and not self._membership.is_certain():
                     told.append(TopicTold(False, _UNCERTAIN))
                 else:
-                    told.append(TopicTold(True, "", UNKNOWN if topic.lossy else topic.log.journal_start))
+                    sealed_end = UNKNOWN if topic.lossy else topic.log.journal_start
+                    hindrance = "" if self._membership.is_alone else self.weights.hindrance(topic, staged)
+                    failure = self._moves.failures.get(topic.topic_id, "")
+                    told.append(TopicTold(True, "", sealed_end, hindrance, failure))
+        return told
+
+    # --- Moves ---
+
+    @cached_property
+    def weights(self) -> Weights:
+        """What the topics of this broker weigh, and which of them cannot move; a broker alone is never asked."""
+        from danube.broker.operations.weights import Weights
+
+        return Weights(self._directory, self._pulse, self._moves, self._staged)
+
+    @cached_property
+    def scales(self) -> Scales:
+        """Asks all brokers for their loads; loaded like :attr:`weights`."""
+        from danube.cluster.weighing import Scales
+
+        return Scales(self._membership, self.weights.loads, self._calls, self._directory.partitions)
+
+    def weighing(self, config: BalanceConfig) -> Weighing:
+        """Make the part of the coordinator that knows the loads."""
+        from danube.cluster.weighing import Weighing
+
+        return Weighing(self.scales, enabled=config.enabled, rules=config.rules(), round_s=config.interval_s)
+
+    async def hindrances(self, topics: Sequence[tuple[str, TopicId]]) -> dict[TopicId, str]:
+        """Return why topics or partitions cannot be moved, as far as their owners say so."""
+        view = self.view()
+        places = [
+            TopicPlace(
+                topic=name,
+                durability=Durability.NONE,
+                state="unknown",
+                topic_id=topic_id,
+                broker=view.assignments[topic_key(topic_id)].owner,
+            )
+            for name, topic_id in topics
+            if topic_key(topic_id) in view.assignments and view.has_session(view.assignments[topic_key(topic_id)].owner)
+        ]
+        await self._ask_owners(view, places)
+        return {place.topic_id: place.hindrance for place in places if place.hindrance}
+
+    async def ask_leaving(self, broker: BrokerId) -> LeavingTold:
+        """Ask a broker that runs which of its topics cannot move.
+
+        Raises:
+            DanubeError: it does not answer.
+        """
+        if broker == self._membership.me:
+            return await self.weights.leaving(MOST_STAYING)
+        told = await self._ask(self._membership.sessions.values[broker_name(broker)].address, AskLeaving(MOST_STAYING))
+        if not isinstance(told, LeavingTold):
+            raise InvalidArgumentError("it gave another answer than was asked for")
         return told
 
     # --- Other brokers ---
@@ -302,6 +383,10 @@ class ClusterOperations:
         question = decode_question(payload)
         if isinstance(question, AskFigures):
             return encode(FiguresTold(self.figures()))
+        if isinstance(question, AskLoads):
+            return encode(await self.weights.loads(question.most))
+        if isinstance(question, AskLeaving):
+            return encode(await self.weights.leaving(question.most))
         return encode(TopicsTold(self._tell_topics(question.topics)))
 
     def figures(self) -> BrokerFigures:

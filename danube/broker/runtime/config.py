@@ -49,6 +49,9 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     client_auth = "optional"            # or required, or none
     broker_ca = "/etc/danube/brokers.pem"  # of a cluster: signs the certificates of its brokers
 
+    [balance]                           # of a cluster: the same on all brokers
+    enabled = true                      # topics move by themselves to brokers with less load
+
     [limits]
     journal_max_bytes = 4294967296
 
@@ -82,6 +85,7 @@ from danube.model.policies import check_policy
 from danube.model.tls import TlsConfig, check_tls
 
 if TYPE_CHECKING:
+    from danube.cluster.balance import Rules
     from danube.security.limits import SecurityLimits
 
 __all__ = [
@@ -89,6 +93,7 @@ __all__ = [
     "DEFAULT_HTTP_PORT",
     "DEFAULT_REGISTRY_PORT",
     "DEFAULT_STORAGE",
+    "BalanceConfig",
     "BrokerConfig",
     "MetadataConfig",
     "OidcConfig",
@@ -206,6 +211,34 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfigurationError(f"[security.limits] {error}") from error
 
 
+class BalanceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When topics move by themselves to brokers of the cluster with less load. That of the coordinator applies."""
+
+    enabled: bool = True
+    """Whether they do. Otherwise only ``danube cluster balance`` evens out the load."""
+    interval_s: float = 20.0
+    """How often the brokers are asked for their loads, 1 to 3,600: topics move once three rounds have found the same
+    imbalance."""
+    gain: float = 0.1
+    """By which share the larger load of two brokers must become smaller, above 0 and below 1."""
+    rest_s: float = 300.0
+    """How long a topic stays where it has moved to, 0 to 86,400."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.interval_s <= 3_600:
+            raise ValueError(f"interval_s is {self.interval_s:g}; it must be from 1 to 3600 seconds")
+        if not 0 < self.gain < 1:
+            raise ValueError(f"gain is {self.gain:g}; it must be above 0 and below 1")
+        if not 0 <= self.rest_s <= 86_400:
+            raise ValueError(f"rest_s is {self.rest_s:g}; it must be from 0 to 86400 seconds")
+
+    def rules(self) -> Rules:
+        """Return the rules of the plans."""
+        from danube.cluster.balance import Rules  # not imported by a broker alone
+
+        return Rules(gain=self.gain, rest_s=self.rest_s)
+
+
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a broker."""
 
@@ -257,6 +290,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     that it listens on, or its first listen address."""
     cluster_secret: str = ""
     """File with the secret of the cluster, the same on all brokers. Without one, brokers link on one machine only."""
+    balance: BalanceConfig = BalanceConfig()
+    """Of a cluster: the same on all brokers."""
     insecure: bool = False
     """Whether the broker may listen on addresses that other machines can reach, although security is off: every client
     that reaches it may do everything. By default it listens on loopback addresses only then."""

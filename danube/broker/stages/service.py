@@ -140,6 +140,10 @@ class Stages:
         """Whether there are stages of a topic or partition."""
         return any(stage.head.topic_id == topic_id for stage in self._store)
 
+    def staged_topics(self) -> set[TopicId]:
+        """Return the topics and partitions for which there are stages."""
+        return {stage.head.topic_id for stage in self._store}
+
     def topics_of(self, producer: str, stage_ids: Iterable[int], write_id: str) -> set[str]:
         """Return the topics of some stages, of all others of their producer or write, and of its last commit."""
         numbers = frozenset(stage_ids)

@@ -43,7 +43,7 @@ from danube.client.sync._reading import LogReadingCore
 from danube.client.sync._receiver import ReceiverCore
 from danube.model import api, history_api, schema_api, security_api, stage_api
 from danube.model.batch import Record, SchemaRef
-from danube.model.cluster_api import ClusterStatus, Explained, Upgraded
+from danube.model.cluster_api import BalancePlan, BrokerDrain, ClusterStatus, Explained, MoveRow, Upgraded
 from danube.model.connection_api import ConnectionInfo
 from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.inspect_api import CheckRow, PluginRow, ReaderInfo, TaskTree
@@ -880,6 +880,64 @@ class Admin(Handle[_admin.Admin]):
             UnavailableError: the metadata do not answer, or brokers start and end at the moment.
         """
         return self._loop.run(self._inner.upgrade_cluster)
+
+    def drain_broker(self, broker: str, *, dry_run: bool = False) -> BrokerDrain:
+        """Have a broker give all its topics to others, and get none from now on; return at once how far it is.
+
+        It stays so until :meth:`activate_broker`, also when it is restarted. Topics that cannot move are named.
+
+        Args:
+            broker: such as ``"b2"``.
+            dry_run: change nothing; return how far it is.
+
+        Raises:
+            NotFoundError: it does not exist.
+            FailedPreconditionError: it was declared gone, or no other broker is active.
+        """
+        return self._loop.run(self._inner.drain_broker, broker, dry_run=dry_run)
+
+    def activate_broker(self, broker: str, *, dry_run: bool = False) -> BrokerDrain:
+        """Have a broker get topics again. What it has not given away yet, it keeps.
+
+        Args:
+            broker: such as ``"b2"``.
+            dry_run: change nothing; return what it has.
+
+        Raises:
+            NotFoundError: it does not exist.
+            FailedPreconditionError: it was declared gone.
+        """
+        return self._loop.run(self._inner.activate_broker, broker, dry_run=dry_run)
+
+    def move_topic(self, topic: str, broker: str, *, dry_run: bool = False) -> list[MoveRow]:
+        """Order a topic, a partition, or all partitions of a topic to move to a broker; return what was ordered.
+
+        The moves happen afterwards, as :meth:`cluster_status` shows. Partitions that cannot be ordered to move have the
+        reason in ``problem``.
+
+        Args:
+            topic: its name.
+            broker: such as ``"b2"``.
+            dry_run: order nothing; return what would be ordered.
+
+        Raises:
+            TopicNotFoundError, NotFoundError: the topic or the broker does not exist.
+            FailedPreconditionError: the broker gets no topics, or a single topic cannot move.
+        """
+        return self._loop.run(self._inner.move_topic, topic, broker, dry_run=dry_run)
+
+    def balance_cluster(self, *, most_moves: int = 64, dry_run: bool = False) -> BalancePlan:
+        """Order topics to move at once until the load of all brokers is even; return the plan.
+
+        Args:
+            most_moves: most topics of the plan, 1 to 1,000; call again for the rest.
+            dry_run: order nothing.
+
+        Raises:
+            InvalidArgumentError: ``most_moves`` is out of range.
+            FailedPreconditionError: there is no other broker.
+        """
+        return self._loop.run(self._inner.balance_cluster, most_moves=most_moves, dry_run=dry_run)
 
     def backup_metadata(self) -> bytes:
         """Return a backup of the metadata: the content of a file for ``danube cluster restore``.
