@@ -1,4 +1,4 @@
-"""``danube cluster``: shows and explains the brokers of a cluster, saves its metadata, tries one on this machine."""
+"""``danube cluster``: shows and explains the brokers of a cluster, moves topics, saves its metadata, tries one here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
+from danube.cli._moving import activate, balance, drain, move
 from danube.cli._output import Output, OutputOption, human_bytes, print_json, show_rows
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["cluster_app"]
 
 cluster_app = typer.Typer(
-    no_args_is_help=True, help="Show and explain the brokers of a cluster, back up its metadata, or try a cluster."
+    no_args_is_help=True,
+    help="Show and explain the brokers of a cluster, move topics, back up its metadata, or try a cluster.",
 )
 
 _STATUS_COLUMNS = ["broker", "address", "state", "topics", "in/s", "out/s", "disk"]
@@ -55,7 +57,8 @@ def status(url: UrlOption = None, context: ContextOption = None, output: OutputO
         return
     if output is Output.TABLE:
         print(_headline(found))
-    show_rows([_status_row(row) for row in found.brokers], _STATUS_COLUMNS, output)
+    columns = [*_STATUS_COLUMNS, "moves"] if found.moving and output is Output.TABLE else _STATUS_COLUMNS
+    show_rows([_status_row(row) for row in found.brokers], columns, output)
     if output is Output.TABLE:
         for warning in found.warnings:
             print(f"! {warning}")
@@ -148,6 +151,12 @@ def upgrade(url: UrlOption = None, context: ContextOption = None, output: Output
         print(f"the feature level of the cluster is {found.level} now; it was {found.before}")
     else:
         print(f"the feature level of the cluster is {found.level} already, the newest one of its brokers")
+
+
+cluster_app.command("drain")(drain)
+cluster_app.command("activate")(activate)
+cluster_app.command("move")(move)
+cluster_app.command("balance")(balance)
 
 
 @cluster_app.command("backup")
@@ -308,7 +317,7 @@ def _headline(found: ClusterStatus) -> str:
     coordinator = f"b{found.coordinator}" if found.coordinator else "none"
     return (
         f"cluster {found.cluster} · {count} {'broker' if count == 1 else 'brokers'} · coordinator {coordinator} ·"
-        f" metadata: {_metadata(found.metadata)}"
+        f" metadata: {_metadata(found.metadata)}{f' · {found.moving:,} moving' if found.moving else ''}"
     )
 
 
@@ -344,6 +353,10 @@ def _status_row(row: BrokerRow) -> dict[str, Any]:
         "disk": f"{human_bytes(figures.journal_used_bytes)} of {human_bytes(figures.journal_limit_bytes)}"
         if figures is not None
         else None,
+        "moves": " ".join(
+            f"{count:,} {way}" for count, way in ((row.leaving, "leaving"), (row.arriving, "arriving")) if count
+        )
+        or None,
     }
 
 
@@ -381,7 +394,13 @@ def _topic_rows(found: Explained) -> list[dict[str, Any]]:
             "epoch": place.epoch or None,
             "reason": place.reason or None,
             "sealed to": place.sealed_end if place.sealed_end >= 0 else None,
-            "detail": place.detail if place.detail and place.state == "unavailable" else None,
+            "detail": place.detail
+            if place.detail and place.state == "unavailable"
+            else f"moves to b{place.target}"
+            if place.target
+            else f"cannot move: {place.hindrance}"
+            if place.hindrance and found.state == "draining"
+            else None,
         }
         for place in found.topics
     ]

@@ -135,6 +135,24 @@ def delete_topic(
     print(f"deleted {topic}")
 
 
+@topics_app.command("move")
+def move_topic(
+    topic: TopicArgument,
+    broker: Annotated[str, typer.Argument(metavar="BROKER", help="Such as b2; see danube cluster brokers.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would happen.")] = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Move a topic to another broker of the cluster; of a topic with partitions, all of them.
+
+    The command returns when the move is ordered; danube cluster status shows what is under way.
+    """
+    from danube.cli._moving import move_topic
+
+    move_topic(topic, broker, dry_run, url, context, output)
+
+
 def _row(topic: TopicInfo) -> dict[str, Any]:
     from danube.cli._format import iso_time
 
