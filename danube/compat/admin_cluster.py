@@ -1,8 +1,8 @@
 """``danube_admin.BrokerAdmin`` and ``ClusterAdmin``: the brokers of the cluster, for upstream's tools.
 
 Brokers have the ids 1, 2 and so on. The leader among them is the one that coordinates. ``ClusterStatus`` is about the
-group that keeps the metadata; its members are shown by the ids of their brokers, as far as these answer. Topics cannot
-be moved to another broker yet, so nothing can be unloaded or balanced.
+group that keeps the metadata; its members are shown by the ids of their brokers, as far as these answer. To unload a
+broker is to drain it; to rebalance is to move topics until the load is even.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Final
 from danube.compat.admin_methods import methods
 from danube.compat.discovery import broker_url, serves_tls, url_of
 from danube.compat.proto import danube_admin_pb2 as pb
-from danube.model.cluster_api import BrokerRow, ClusterStatus, GetClusterStatus, MetadataMember
+from danube.model.cluster_api import (
+    MOST_PLANNED,
+    ActivateBroker,
+    BalanceCluster,
+    BrokerRow,
+    ClusterStatus,
+    DrainBroker,
+    GetClusterStatus,
+    MetadataMember,
+)
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 from danube.wire import Context, Service
 
@@ -96,27 +105,36 @@ class BrokerAdmin:
         return status, row
 
     async def unload_broker(self, request: pb.UnloadBrokerRequest, _context: Context) -> pb.UnloadBrokerResponse:
-        """Refuse.
+        """Drain a broker, and say how far it is; its topics move afterwards. The same call says it again.
 
         Raises:
             InvalidArgumentError: no broker is named.
             NotFoundError: it does not exist.
-            FailedPreconditionError: there is no other broker.
-            UnimplementedError: topics cannot be moved.
+            FailedPreconditionError: there is no other active broker.
+            UnimplementedError: only some namespaces are named.
         """
         status, row = await self._find(request.broker_id)
+        if request.namespaces_include or request.namespaces_exclude:
+            raise UnimplementedError(
+                "a broker is unloaded as a whole, without namespaces_include and namespaces_exclude; single topics are"
+                " moved by danube topics move"
+            )
         if _is_alone(status):
             raise FailedPreconditionError(
                 f"broker {request.broker_id!r} cannot be unloaded: {_ALONE}, so its topics cannot be moved; end it with"
                 " SIGTERM, which drains it"
             )
-        raise UnimplementedError(
-            f"broker {row.name} cannot be unloaded: this version of Danube does not move topics to other brokers; end"
-            " it with SIGTERM, and its topics wait for it"
+        found = await self._broker.operations.moves.drain(DrainBroker(row.name, request.dry_run))
+        return pb.UnloadBrokerResponse(
+            started=found.state == "draining",
+            total=found.topics,
+            failed=found.staying,
+            pending=found.topics - found.staying,
+            failed_topics=[each.topic for each in found.named],
         )
 
     async def activate_broker(self, request: pb.ActivateBrokerRequest, _context: Context) -> pb.ActivateBrokerResponse:
-        """Succeed without effect if the broker is active.
+        """Have a broker get topics again.
 
         Raises:
             InvalidArgumentError: no broker is named.
@@ -126,9 +144,10 @@ class BrokerAdmin:
         _, row = await self._find(request.broker_id)
         if row.state == "stopping":
             raise FailedPreconditionError(f"broker {row.name} is draining and will end; start it again")
-        if row.state != "active":
+        if row.state not in ("active", "draining"):
             raise FailedPreconditionError(f"broker {row.name} is {row.state}; start it")
-        return pb.ActivateBrokerResponse(success=True)
+        found = await self._broker.operations.moves.activate(ActivateBroker(row.name))
+        return pb.ActivateBrokerResponse(success=found.state == "active")
 
     async def get_cluster_balance(
         self, _request: pb.ClusterBalanceRequest, _context: Context
@@ -158,18 +177,32 @@ class BrokerAdmin:
             assignment_strategy="Fair",
         )
 
-    async def trigger_rebalance(self, _request: pb.RebalanceRequest, _context: Context) -> pb.RebalanceResponse:
-        """Say that a broker alone has nothing to move, in the field for errors, as upstream does.
+    async def trigger_rebalance(self, request: pb.RebalanceRequest, _context: Context) -> pb.RebalanceResponse:
+        """Order topics to move until the load is even; say which, and how many were ordered.
 
-        Raises:
-            UnimplementedError: there are several brokers, and topics cannot be moved.
+        That there is nothing to move is said in the field for errors, as upstream does.
         """
-        if not _is_alone(await self._status()):
-            raise UnimplementedError(
-                "the load cannot be balanced: this version of Danube does not move topics to other brokers; new topics"
-                " go to the broker with the least load"
-            )
-        return pb.RebalanceResponse(success=True, error_message=f"nothing to move: {_ALONE}")
+        if _is_alone(await self._status()):
+            return pb.RebalanceResponse(success=True, error_message=f"nothing to move: {_ALONE}")
+        most = request.max_moves or MOST_PLANNED
+        plan = await self._broker.operations.moves.balance(
+            BalanceCluster(request.dry_run, max(1, min(MOST_PLANNED, most)))
+        )
+        problems = [row.problem for row in plan.moves if row.problem] + plan.silent
+        return pb.RebalanceResponse(
+            success=not problems,
+            moves_executed=plan.ordered,
+            proposed_moves=[
+                pb.ProposedMove(
+                    topic_name=row.topic,
+                    from_broker=row.source,
+                    to_broker=row.target,
+                    reason=row.why,
+                )
+                for row in plan.moves
+            ],
+            error_message="; ".join(problems[:5]) if plan.moves or problems else "nothing to move: the load is even",
+        )
 
 
 class ClusterAdmin:

@@ -123,6 +123,32 @@ async def explain_cluster(call: ApiCall) -> Any:
     return await call.native(ClusterMethod.EXPLAIN, cluster_api.ExplainCluster(call.values["subject"]))
 
 
+async def drain_broker(call: ApiCall) -> Any:
+    """Drain a broker, or say how far it is."""
+    return await call.native(ClusterMethod.DRAIN, as_native(call.body, cluster_api.DrainBroker))
+
+
+async def activate_broker(call: ApiCall) -> Any:
+    """Activate a broker."""
+    return await call.native(ClusterMethod.ACTIVATE, as_native(call.body, cluster_api.ActivateBroker))
+
+
+async def balance_cluster(call: ApiCall) -> Any:
+    """Even out the load, or show the plan."""
+    return await call.native(ClusterMethod.BALANCE, as_native(call.body, cluster_api.BalanceCluster))
+
+
+async def move_topic(call: ApiCall) -> Any:
+    """Order a topic to move."""
+    request = as_native(call.body, cluster_api.MoveTopic, topic=call.topic)
+    return await call.native(ClusterMethod.MOVE, request)
+
+
+async def unload_topic(call: ApiCall) -> Any:
+    """Disconnect a topic's clients and seal it."""
+    return await call.native(HistoryMethod.UNLOAD_TOPIC, history_api.UnloadTopic(call.topic))
+
+
 async def list_connections(call: ApiCall) -> Any:
     """Return open connections."""
     request = connection_api.ListConnections(call.values["after"] or "", call.values["limit"])
@@ -401,6 +427,11 @@ HANDLERS: Final[Mapping[str, Handler]] = {
             events,
             show_cluster,
             explain_cluster,
+            drain_broker,
+            activate_broker,
+            balance_cluster,
+            move_topic,
+            unload_topic,
             list_connections,
             kill_connection,
             list_namespaces,

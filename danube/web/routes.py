@@ -35,6 +35,7 @@ from danube.web import bodies, letters
 from danube.web.definition_routes import DEFINITION_ROUTES
 from danube.web.inspect_routes import INSPECT_ROUTES
 from danube.web.lists import MOST
+from danube.web.moving_routes import MOVING_ROUTES
 from danube.web.route import (
     API,
     BYTES,
@@ -588,6 +589,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     # What is attached to topics, and the broker from within
     *INSPECT_ROUTES,
+    *MOVING_ROUTES,
     *DEFINITION_ROUTES,
 )
 """The table."""

@@ -207,13 +207,31 @@ async def test_what_waits_for_its_owner_is_described_without_it(tmp_path: Path) 
         await found[0].fails(UnavailableError, "TopicAdmin.ListSubscriptions", "b2", name=f"/default/p-part-{index}")
 
 
-async def test_what_a_cluster_cannot_do_yet_is_refused(tmp_path: Path) -> None:
+async def test_brokers_are_unloaded_activated_and_balanced(tmp_path: Path) -> None:
     async with tools(tmp_path, 2) as found:
         tool = found[0]
-        await tool.fails(UnimplementedError, "BrokerAdmin.UnloadBroker", "does not move topics", broker_id="2")
+        for each in found:
+            each.on_call("status", each.machine.broker.operations.cluster.answer)
+        await created(found, "/default/p", 4, durability="disk")
+        filters = {"namespaces_include": ["default"]}
+        await tool.fails(UnimplementedError, "BrokerAdmin.UnloadBroker", "as a whole", broker_id="2", **filters)
+        planned = await tool("BrokerAdmin.UnloadBroker", broker_id="2", dry_run=True)
+        assert (planned.started, planned.total, planned.pending, planned.failed) == (False, 2, 2, 0)
+        assert (await tool("BrokerAdmin.UnloadBroker", broker_id="2")).started
+        brokers = (await tool("BrokerAdmin.ListBrokers")).brokers
+        assert [each.broker_status for each in brokers] == ["active", "draining"]
+        await tool.fails(FailedPreconditionError, "BrokerAdmin.UnloadBroker", "could go nowhere", broker_id="1")
+        assert (await tool("BrokerAdmin.ActivateBroker", broker_id="2")).success
+        even = await tool("BrokerAdmin.TriggerRebalance", dry_run=True)
+        assert (even.success, even.moves_executed, list(even.proposed_moves)) == (True, 0, [])
+        assert even.error_message == "nothing to move: the load is even"
+
+
+async def test_what_a_cluster_cannot_do_is_refused(tmp_path: Path) -> None:
+    async with tools(tmp_path, 2) as found:
+        tool = found[0]
         await tool.fails(InvalidArgumentError, "BrokerAdmin.UnloadBroker", "missing")
         await tool.fails(NotFoundError, "BrokerAdmin.UnloadBroker", "brokers of this cluster are 1, 2", broker_id="5")
-        await tool.fails(UnimplementedError, "BrokerAdmin.TriggerRebalance", "does not move topics")
         await tool.fails(UnimplementedError, "ClusterAdmin.RemoveNode", "cannot be changed", node_id=2)
         assert (await tool("BrokerAdmin.ActivateBroker", broker_id="2")).success
 

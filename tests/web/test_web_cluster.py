@@ -158,3 +158,21 @@ async def test_a_search_reads_all_partitions_wherever_their_owners_are(tmp_path:
             (end,) = await events.take(1, "end")
         assert sorted(each.data["payload"] for each in found) == ["17", "27", "37", "47", "57", "7"]
         assert (end.data["scanned"], end.data["reason"]) == (60, "complete")
+
+
+async def test_topics_are_moved_between_brokers(tmp_path: Path) -> None:
+    async with web_cluster(tmp_path) as webs:
+        owner, web = await split(webs, "/default/orders")
+        name = owner.running.broker.directory.broker
+        found = await web.post(f"{API}/broker:drain", {"broker": name, "dry_run": True})
+        assert (found["name"], found["state"], found["topics"], found["staying"]) == (name, "active", 1, 0)
+        other = web.running.broker.directory.broker
+        planned = await web.post(f"{API}/topics/default/orders:move", {"broker": other, "dry_run": True})
+        assert [(row["topic"], row["problem"]) for row in planned["moves"]] == [("/default/orders", "")]
+        refused = await web.post(f"{API}/topics/default/orders:move", {"broker": name}, 409)
+        assert refused["detail"] == f"topic /default/orders is on broker {name} already"
+        third = next(each for each in webs if each not in (owner, web)).running.broker.directory.broker
+        assert (await web.post(f"{API}/broker:drain", {"broker": third}))["state"] == "draining"
+        assert (await web.post(f"{API}/broker:activate", {"broker": third}))["state"] == "active"
+        plan = await web.post(f"{API}/cluster:balance", {"dry_run": True})
+        assert ([row["broker"] for row in plan["brokers"]], plan["moves"]) == ([1, 2, 3], [])
