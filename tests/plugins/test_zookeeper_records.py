@@ -339,6 +339,7 @@ def test_leases_that_come_and_go() -> None:
         ("zookeeper://h?max_packet_bytes=1000", {}, "'max_packet_bytes' .* must be from 524288"),
         ("zookeeper://h", {"password": "p"}, "'password' .* needs the option 'username'"),
         ("zookeeper://h", {"username": "u"}, "'username' .* needs the option 'password'"),
+        ("zookeeper://h", {"username": "u:v", "password": "p"}, "'username' .* must not contain ':'"),
         ("zookeeper://h", {"key_file": "k"}, "'key_file' .* needs the option 'cert_file'"),
         ("zookeeper://h", {"ca_file": "/not/there"}, "'ca_file' .* '/not/there', is not a file"),
     ],

@@ -187,7 +187,7 @@ async def test_the_log_is_bounded_and_everything_can_be_read_again() -> None:
     expected: dict[str, bytes] = {}
     async with opened(servers, limits=limits) as store, opened(servers, 1, limits) as idle:
         lease = await store.grant_lease(3600)
-        for number in range(2600):
+        for number in range(1600):
             key = f"/k/{number % 40}"
             value = b"%d" % number * 200
             await store.put(key, value, lease=lease if number % 3 == 0 else None)
@@ -372,6 +372,23 @@ async def test_a_change_that_does_not_fit_into_a_packet_is_refused() -> None:
             for number in range(20):
                 nursery.start_soon(store.put, f"/k/{number}", bytes(100_000))
         assert len((await store.list("/k"))[0]) == 20
+
+
+async def test_many_leases_that_end_beside_a_large_change_fit_into_packets() -> None:
+    """The paths of their nodes count, too, with the longest prefix."""
+    servers, random = SimulatedZooKeeper(), Random(0)
+    limits = Limits(metadata_max_value_bytes=1024 * 1024)
+    async with ZooKeeperStore(SimulatedNodes(servers, random), "/" + "x" * 500, limits=limits, random=random) as store:
+        leases = [await store.grant_lease(3600) for _ in range(250)]
+        commits = servers.commits
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.put, "/large", bytes(1_032_000))
+            for lease in leases:
+                nursery.start_soon(store.revoke, lease)
+        assert 2 <= servers.commits - commits < 10
+        for lease in leases:
+            with pytest.raises(NotFoundError):
+                await store.keep_alive(lease)
 
 
 async def test_a_lease_has_as_many_keys_as_can_be_deleted_together() -> None:

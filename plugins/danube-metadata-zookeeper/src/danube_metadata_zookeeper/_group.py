@@ -15,7 +15,7 @@ import msgspec
 
 from danube.metadata import Condition, Delete, LeaseId, Put, StoreMachine, TransactionResult
 from danube.model.errors import DanubeError, InvalidArgumentError, LimitExceededError
-from danube.model.limits import Limits
+from danube.model.limits import KIB, Limits
 from danube_metadata_zookeeper._mirror import Draft, Mirror
 from danube_metadata_zookeeper._nodes import ANY, CheckNode, CreateNode, DeleteNode, NodeOperation, SetNode
 from danube_metadata_zookeeper._records import LEASE_BYTES, Entry, Head, Paths, encode, entry_of, event_bytes
@@ -201,9 +201,7 @@ def transact(
         DanubeError: as :meth:`StoreMachine.transact`.
     """
     for lease in {part.lease for part in operations if isinstance(part, Put) and part.lease is not None}:
-        if not machine.table.has_lease(lease):
-            continue  # refused below
-        keys = set(machine.table.keys_of(lease))
+        keys = set(_keys_of(machine, lease))
         keys |= {part.key for part in operations if isinstance(part, Put) and part.lease == lease}
         size = sum(event_bytes(key) for key in keys)
         if size > most_bytes:
@@ -238,8 +236,10 @@ def end_lease(lease: LeaseId, renewals: int | None = None) -> Request:
     """
     return Request(
         lambda machine: machine.revoke(lease),
-        size=lambda machine: (
-            sum(map(event_bytes, machine.table.keys_of(lease))) if machine.table.has_lease(lease) else 0
-        ),
+        size=lambda machine: KIB + sum(map(event_bytes, _keys_of(machine, lease))),
         renewals=renewals,
     )
+
+
+def _keys_of(machine: StoreMachine, lease: LeaseId) -> list[str]:
+    return machine.table.keys_of(lease) if machine.table.has_lease(lease) else []

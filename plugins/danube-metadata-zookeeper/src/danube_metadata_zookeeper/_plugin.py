@@ -131,6 +131,8 @@ def _check(config: ZooKeeperConfig) -> None:
             raise ConfigurationError(
                 f"the option {name!r} of the metadata engine 'zookeeper' needs the option {needed!r}"
             )
+    if ":" in config.username:
+        raise ConfigurationError("the option 'username' of the metadata engine 'zookeeper' must not contain ':'")
     for name in ("ca_file", "cert_file", "key_file"):
         file = getattr(config, name)
         if file and not Path(file).is_file():
