@@ -6,7 +6,8 @@ plugin; :func:`require_role` refuses one that lacks a guarantee. :class:`Table` 
 memory, and :class:`TableWriter` changes them.
 
 An engine that has a log, but no rules of its own, can use those of the built-in ones: :class:`StoreMachine` over a
-table such as :class:`MemoryTable`, and :class:`WatchedStore` for the watches.
+table such as :class:`MemoryTable`, :class:`WatchedStore` for the watches, and :class:`LocalStore` for leases of one
+process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from danube.metadata._contract import (
     may_pass,
 )
 from danube.metadata._keys import covers, validate_key, validate_prefix
-from danube.metadata._machine import HistoryPage, Rows, StoreMachine
+from danube.metadata._local import Clock, LocalStore
+from danube.metadata._machine import Effects, HistoryPage, Rows, StoreMachine
 from danube.metadata._memory_table import MemoryTable
 from danube.metadata._mirror import RowChange
 from danube.metadata._observed import ObservedStore
@@ -54,9 +56,11 @@ __all__ = [
     "KNOWN_PACKAGES",
     "Capabilities",
     "Change",
+    "Clock",
     "Condition",
     "Delete",
     "DeleteEvent",
+    "Effects",
     "Event",
     "EventBatch",
     "Group",
@@ -66,6 +70,7 @@ __all__ = [
     "InstalledPlugin",
     "KeyValue",
     "LeaseId",
+    "LocalStore",
     "MemoryStore",
     "MemoryTable",
     "MetadataPlugin",

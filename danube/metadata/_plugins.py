@@ -58,7 +58,11 @@ _BUILT_IN = {
     "embedded": "danube.metadata.embedded:EmbeddedPlugin",
 }
 
-KNOWN_PACKAGES = {"etcd": "danube-metadata-etcd", "zookeeper": "danube-metadata-zookeeper"}
+KNOWN_PACKAGES = {
+    "etcd": "danube-metadata-etcd",
+    "raftos": "danube-metadata-raftos",
+    "zookeeper": "danube-metadata-zookeeper",
+}
 """Schemes with a known package, and its name for ``pip install``."""
 
 

@@ -79,7 +79,13 @@ def test_the_list():
     assert rows["storage", "s3"]["install"] == "pip install danube-storage-s3"
     assert rows["storage", "s3+obstore"]["install"] == "pip install 'danube-storage-s3[obstore]'"
     assert rows["metadata", "etcd"]["install"] == "pip install danube-metadata-etcd"
-    assert {scheme for kind, scheme in rows if kind == "metadata"} == {"memory", "embedded", "etcd", "zookeeper"}
+    assert {scheme for kind, scheme in rows if kind == "metadata"} == {
+        "memory",
+        "embedded",
+        "etcd",
+        "raftos",
+        "zookeeper",
+    }
     assert {scheme for kind, scheme in rows if kind == "storage"} == {
         "memory", "disk", "fsspec", "toy", "broken", "s3", "s3+obstore", "gcs", "azure", "redis", "rediss", "remote",
     }  # fmt: skip

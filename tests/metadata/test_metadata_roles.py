@@ -38,6 +38,9 @@ def test_a_role_is_refused_exactly_for_what_it_needs(capabilities: Capabilities)
     assert refusal(Role.CLUSTER, "memory", capabilities) == cluster.replace("'toy'", "'memory'")
     # A broker may keep its metadata in memory alone.
     assert (not refusal(Role.ALONE, "memory", capabilities)) == capabilities.linearizable
+    # raftos is for demonstration, by one broker.
+    assert not refusal(Role.ALONE, "raftos", capabilities)
+    assert bool(refusal(Role.CLUSTER, "raftos", capabilities)) == bool(cluster)
 
 
 def test_the_sentence_has_every_reason() -> None:
@@ -46,4 +49,6 @@ def test_the_sentence_has_every_reason() -> None:
     assert message.startswith("the metadata engine 'raftos' cannot be used by a cluster: it is not durable: ")
     assert "; it is not linearizable: " in message
     assert "; its leases do not end when their owner is dead" in message
+    assert "41 to 62 % of the writes that raftos had acknowledged were lost. " in message
+    assert "41 to 62" not in refusal(Role.CLUSTER, "toy", nothing)
     assert message.endswith("Configure another engine, such as 'embedded' or 'etcd'")
