@@ -28,10 +28,11 @@ __all__ = [
 
 SESSIONS = {
     "tuned": "tuned",
+    "plain": "as pyspark_danube.session() makes it",
     "default": "as Spark makes it",
 }
 """Kinds of sessions: the setting ``session`` of a worker, and what it means. Tuned is what
-``pyspark_danube.session()`` makes with all that it offers."""
+``pyspark_danube.session()`` makes with all that it offers, plain what it makes without being told."""
 
 _PRODUCER = "benchmark"
 _TOPIC = "events"

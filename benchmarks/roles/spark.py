@@ -81,9 +81,9 @@ def _session(work: Work, *, master: str = "local[2]") -> Iterator[SparkSession]:
         spark = pyspark_danube.session(
             "benchmark",
             master=master,
-            frozen_daemon=True,
-            fast_checkpoints=True,
-            unchecked_arrow=True,
+            frozen_daemon=kind == "tuned",
+            fast_checkpoints=kind == "tuned",
+            unchecked_arrow=kind == "tuned",
             config=config,
         )
     else:
@@ -216,6 +216,25 @@ def _iso(time_us: int) -> str:
     from datetime import UTC, datetime, timedelta
 
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
+
+
+def _first(work: Work, control: Control) -> Outcome:
+    """Load a topic and fetch a row, as the first query of the session; then once more."""
+    with _session(work) as spark:
+        began = control.ready()
+        control.hold()
+        before = time.perf_counter()
+        rows = _danube(spark, work)
+        loaded = time.perf_counter()
+        found = rows.limit(1).collect()
+        after = time.perf_counter()
+        again = _seconds(lambda: _danube(spark, work).limit(1).collect())
+        control.hold()
+        _check(work, danube=rows)
+    if len(found) != 1 or len(found[0].payload) != work.size:
+        raise CheckError(f"instead of one message of {work.size} bytes there are {found}")
+    values = {"first_s": after - before, "load_s": loaded - before, "row_s": after - loaded, "again_s": again}
+    return _outcome(began, work.count, values)
 
 
 # --- Streams ---
@@ -420,6 +439,7 @@ ROLES: dict[str, Callable[[Work, Control], Outcome]] = {
     "fill": _fill,
     "scan": _scan,
     "range": _range,
+    "first": _first,
     "stream": _stream,
     "sink": _sink,
     "aggregate": _aggregate,

@@ -14,7 +14,7 @@ from benchmarks.scenarios import ALL_SCENARIOS, Scenario
 
 pytestmark = [pytest.mark.spark, pytest.mark.extended]
 
-SCALES = {"p1": 0.001, "p3": 0.002, "p4": 0.1, "p5": 0.001, "p6": 0.002}
+SCALES = {"p1": 0.001, "p3": 0.002, "p4": 0.1, "p5": 0.001, "p6": 0.002, "p7": 0.1}
 
 
 @pytest.mark.parametrize("name", SCALES)
