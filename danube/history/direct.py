@@ -22,7 +22,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -30,11 +30,15 @@ from danube.history._direct_bucket import DirectBucket
 from danube.history._direct_reading import DirectPart, Span, batches_of, denied, direct_parts, first_since
 from danube.history._direct_run import DirectRun, FooterCache
 from danube.history.manifest import read_bucket
+from danube.history.schemas import read_schema
 from danube.model.errors import ClosedError, StorageDeniedError, StorageNotFoundError
 from danube.model.ids import Offset
 from danube.model.limits import Limits
 from danube.model.query_api import LogParts, RawBatch
 from danube.storage import Storage, open_storage, parse_url
+
+if TYPE_CHECKING:
+    from danube.schema.kinds import Source
 
 __all__ = ["DirectBucket", "DirectPart", "DirectStorage", "direct_parts", "open_direct"]
 
@@ -101,6 +105,16 @@ class DirectStorage:
                 " broker, and that the broker has sealed data"
             )
         return DirectBucket(found, self.url)
+
+    def schema(self, number: int, cluster: str = "danube") -> Source:
+        """Return the schema with a number, with all that it refers to: it is beside the batches that carry the number.
+
+        Raises:
+            SchemaNotFoundError: the storage does not have it.
+            DataLossError: it is damaged.
+            StorageError: the storage cannot be read.
+        """
+        return self._loop.call(read_schema, self._loop.storage, cluster, number)
 
     def read(
         self, part: DirectPart, start: int = 0, end: int | None = None, *, producers: bool = True

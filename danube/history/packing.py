@@ -63,6 +63,11 @@ def segment_prefix(cluster: str) -> str:
     return f"segments/{cluster}/"
 
 
+def cluster_of_key(key: str) -> str:
+    """Return the cluster to which a segment belongs, from its key."""
+    return key.split("/")[1]
+
+
 def schema_prefix(cluster: str) -> str:
     """Return the key prefix of the schemas of a cluster's history; see :mod:`danube.schema.objects`."""
     return f"schemas/{cluster}/"

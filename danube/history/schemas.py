@@ -17,14 +17,21 @@ from typing import TYPE_CHECKING, Final, Protocol
 import trio
 
 from danube.history.packing import number_of_key, schema_key, schema_prefix
-from danube.model.errors import DataLossError, StorageExistsError, StorageNotFoundError, StorageUnavailableError
+from danube.model.errors import (
+    DataLossError,
+    SchemaNotFoundError,
+    StorageExistsError,
+    StorageNotFoundError,
+    StorageUnavailableError,
+)
 from danube.model.log_events import log_event
 from danube.storage import Storage
 
 if TYPE_CHECKING:
+    from danube.schema.kinds import Source
     from danube.schema.objects import SchemaObject
 
-__all__ = ["NO_SCHEMAS", "SchemaKeeper", "SchemaSource", "read_schemas"]
+__all__ = ["NO_SCHEMAS", "SchemaKeeper", "SchemaSource", "read_schema", "read_schemas"]
 
 _log = logging.getLogger("danube.history")
 
@@ -157,3 +164,29 @@ async def read_schemas(storage: Storage, cluster: str) -> list[SchemaObject]:
         for _ in range(min(_AT_ONCE, len(keys))):
             nursery.start_soon(read)
     return sorted(found, key=lambda each: each.number)
+
+
+async def read_schema(storage: Storage, cluster: str, number: int) -> Source:
+    """Return one schema of a bucket, with all that it refers to, for decoding.
+
+    Raises:
+        SchemaNotFoundError: the bucket does not have it.
+        SchemaTooLargeError: it refers to more than a schema may.
+        DataLossError: it is damaged.
+        FailedPreconditionError: it was written by a newer version.
+        StorageError: the backend cannot be read.
+    """
+    from danube.schema.limits import DEFAULT_LIMITS  # only when schemas are read
+    from danube.schema.objects import decodable_of, decode_object
+
+    found: dict[int, SchemaObject] = {}
+    wanted = [number]
+    while wanted and len(found) <= DEFAULT_LIMITS.max_schema_references + 1:
+        key = schema_key(cluster, wanted.pop())
+        try:
+            each = decode_object(await storage.get(key), f"{storage.url}/{key}")
+        except StorageNotFoundError:
+            raise SchemaNotFoundError(f"schema {number} is not in {storage.url}: there is no object {key}") from None
+        found[each.number] = each
+        wanted += [one.number for one in each.schema.references if one.number not in found]
+    return decodable_of(number, found)

@@ -24,14 +24,16 @@ from danube.model.batch import crc32c
 from danube.model.errors import DataLossError, FailedPreconditionError, SchemaNotFoundError
 from danube.model.limits import KIB
 from danube.schema.book import Book
+from danube.schema.kinds import Source
 from danube.schema.modes import Level, Policy
-from danube.schema.records import NumberRecord, SubjectRecord, VersionRecord
+from danube.schema.records import NUMBERS, NumberRecord, SubjectRecord, VersionRecord, encode
 
 __all__ = [
     "Recovered",
     "SchemaObject",
     "SubjectNote",
     "conflicts",
+    "decodable_of",
     "decode_object",
     "encode_object",
     "objects_of",
@@ -195,3 +197,16 @@ def conflicts(book: Book, numbers: Mapping[int, NumberRecord]) -> str:
         found.append(f"{number} is another schema{known} here")
     more = f", and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
     return "; ".join(found[:_MOST_LISTED]) + more
+
+
+def decodable_of(number: int, objects: Mapping[int, SchemaObject]) -> Source:
+    """Return a schema in the form with which payloads are decoded, from its object and those of all its references.
+
+    Raises:
+        SchemaNotFoundError: one of the objects is missing.
+        SchemaTooLargeError: it refers to more than a schema may.
+    """
+    book = Book()
+    for each, content in objects.items():
+        book.apply(f"{NUMBERS}{each}", encode(content.schema), 1)
+    return book.decodable(number)

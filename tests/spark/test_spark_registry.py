@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from brokers import BrokerProcess
 
-from danube.client.sync import Client
-from danube.model.errors import ConfigurationError, InvalidArgumentError, NotFoundError
+from danube.client.sync import Client, connect
+from danube.history.direct import open_direct
+from danube.model.errors import ConfigurationError, InvalidArgumentError, NotFoundError, SchemaNotFoundError
 from danube.schema.kinds import Source
 from danube.schema.modes import SchemaType
 from danube.schema.typed import Avro, Json, Subject
@@ -458,3 +459,22 @@ def test_a_session_reads_and_writes_with_schemas(
     again = rows(source_of(broker.url, copy, payloadFormat="registry"))
     assert sorted((row["value"] for row in again), key=lambda value: value["id"]) == TABLE
     assert {row["schema_id"] for row in again} == {written.number}
+
+
+def test_writers_schemas_are_read_from_the_storage_when_no_broker_answers(tmp_path: Path) -> None:
+    topic = "/default/r-alone"
+    with BrokerProcess(tmp_path / "data", "--storage", f"disk://{tmp_path / 'history'}") as broker:
+        with connect(broker.url) as client:
+            write(client, topic, Avro(First, name="Order"), First(1, "ada"))
+            write(client, topic, Avro(Second, name="Order"), Second(2, "eve", 2.0))
+            client.admin.seal_topic(topic)
+            numbers = [each.number for each in client.schemas.subject(f"{topic}-value").versions]
+        source = source_of(broker.url, topic, payloadFormat="avro", schemaVersion="2")
+        reader = pickle.loads(pickle.dumps(source.reader(source.schema())))
+        tasks = [task for task in reader.partitions() if isinstance(task, ReadTask)]
+    found = [row["value"] for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    assert found == [{"id": 1, "user": "ada", "total": 0.5}, {"id": 2, "user": "eve", "total": 2.0}]
+    with open_direct(f"disk://{tmp_path / 'history'}") as storage:
+        assert [storage.schema(each).type.value for each in numbers] == ["avro", "avro"]
+        with pytest.raises(SchemaNotFoundError, match="schema 99 is not in"):
+            storage.schema(99)

@@ -13,7 +13,14 @@ from broker.sealed_topics import bucket, damage, objects_of
 
 import danube
 from danube.history import HistoryCatalogue, read_schemas
-from danube.model.errors import FailedPreconditionError, InternalError, StorageDeniedError, StorageError
+from danube.history.schemas import read_schema
+from danube.model.errors import (
+    FailedPreconditionError,
+    InternalError,
+    SchemaNotFoundError,
+    StorageDeniedError,
+    StorageError,
+)
 from danube.model.schema_api import SchemaReference
 from danube.schema.objects import SchemaObject
 
@@ -128,6 +135,11 @@ async def test_schemas_that_others_refer_to_come_along(tmp_path: Path) -> None:
             raw.send(0, b"12345678", schema_id=number)
             await raw.acked()
         await client.admin.seal_topic(TOPIC)
+        storage = first.broker.directory.history.storages["default"]
+        alone = await read_schema(storage, "danube", number)
+        assert (alone.text, [each.name for each in alone.needs]) == (outer, ["shop.Money"])
+        with pytest.raises(SchemaNotFoundError, match="there is no object schemas/danube/99"):
+            await read_schema(storage, "danube", 99)
         await first.crash()
     async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
         await client.storages.restore_topics(url)

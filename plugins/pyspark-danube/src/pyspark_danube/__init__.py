@@ -21,10 +21,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_danube._avro_text import avro_schema
     from pyspark_danube._session import Setting, session, settings
     from pyspark_danube._source import DefaultSource
 
-__all__ = ["DefaultSource", "Setting", "session", "settings"]
+__all__ = ["DefaultSource", "Setting", "avro_schema", "session", "settings"]
 
 
 def __getattr__(name: str) -> Any:
@@ -33,6 +34,10 @@ def __getattr__(name: str) -> Any:
         from pyspark_danube._source import DefaultSource
 
         return DefaultSource
+    if name == "avro_schema":
+        from pyspark_danube._avro_text import avro_schema
+
+        return avro_schema
     if name in __all__:
         from pyspark_danube import _session
 

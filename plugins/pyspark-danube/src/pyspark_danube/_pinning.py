@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from danube.client.sync import Client
     from pyspark_danube._options import ReadOptions
 
-__all__ = ["pin", "schema_of"]
+__all__ = ["pin", "schema_of", "subject_of"]
 
 _TYPES = {"avro": SchemaType.AVRO, "protobuf": SchemaType.PROTOBUF, "json": SchemaType.JSON}
 
@@ -34,7 +34,7 @@ def pin(options: ReadOptions) -> Pinned | None:
     if not options.by_registry:
         return None
     with broker_client(options.servers) as client:
-        subject = options.schema_subject or _subject_of(client, options.topics[0])
+        subject = options.schema_subject or subject_of(client, options.topics[0])
         try:
             info = client.schemas.version(subject, options.schema_version or -1)
         except NotFoundError as error:
@@ -65,6 +65,6 @@ def schema_of(pinned: Pinned, mode: str) -> StructType:
     return StructType([*fields, StructField(ERROR, StringType())] if permissive else fields)
 
 
-def _subject_of(client: Client, topic: str) -> str:
+def subject_of(client: Client, topic: str) -> str:
     """Return the subject of a topic: the one that it is bound to, else the one that producers give it."""
     return client.admin.describe_topic(topic).schema_subject or subject_for(topic, Strategy.TOPIC)

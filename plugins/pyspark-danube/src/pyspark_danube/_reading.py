@@ -13,11 +13,19 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from danube.model.errors import DataLossError, FailedPreconditionError, StorageNotFoundError, TopicNotFoundError
+from danube.model.errors import (
+    ConnectionLostError,
+    DataLossError,
+    FailedPreconditionError,
+    SchemaNotFoundError,
+    StorageNotFoundError,
+    TopicNotFoundError,
+    UnavailableError,
+)
 from pyspark_danube._arrow import ArrowRows
 from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, enter_client
 from pyspark_danube._logs import BrokerLogs, BucketLogs, Logs, parts_of, report_losses
@@ -64,6 +72,8 @@ class _Reading:
         self._columns = columns
         self._stack = ExitStack()
         self._storages: dict[str, DirectStorage] = {}
+        self._segments: dict[str, str] = {}
+        """By the storages from which was read: the key of a segment."""
         self._client: Client | None = None
         self._values = columns.value_decoder(self._writer)
 
@@ -152,6 +162,7 @@ class _Reading:
                 (part, start, end) for part in group if part.part.end_offset > start and part.part.base_offset < end
             ]
             if spans:
+                self._segments[name] = spans[0][0].object
                 yield from self._storage(name).read_all(spans, producers=producers)
 
     def _locate_again(self, wanted: Slice, position: int, sealed: int) -> tuple[int, list[DirectPart]]:
@@ -195,14 +206,29 @@ class _Reading:
         return storage
 
     def _writer(self, number: int) -> Source:
-        """Return the schema with a number; the decoder keeps it."""
+        """Return the schema with a number; the decoder keeps it.
+
+        The broker is asked first, because storages have no schemas of messages that were not sealed. If it is not
+        there, the storages from which this task has read are: they have the schemas of all that they hold.
+        """
         from danube.client._values import source_of
 
+        try:
+            return source_of(self._broker(0.0 if self._segments else EXECUTOR_PATIENCE_S).schemas.get(number))
+        except (ConnectionLostError, UnavailableError) as error:
+            from danube.history.packing import cluster_of_key
+
+            for name, segment in self._segments.items():
+                storage = self._storage(name)
+                with suppress(SchemaNotFoundError):
+                    found = storage.schema(number, cluster_of_key(segment))
+                    logger.info("%s; schema %d is read from %s", error.message, number, storage.url)
+                    return found
         return source_of(self._broker().schemas.get(number))
 
-    def _broker(self) -> Client:
+    def _broker(self, patience_s: float = EXECUTOR_PATIENCE_S) -> Client:
         if self._client is None:
-            self._client = enter_client(self._stack, self._options.servers, patience_s=EXECUTOR_PATIENCE_S)
+            self._client = enter_client(self._stack, self._options.servers, patience_s=patience_s)
         return self._client
 
 
