@@ -31,7 +31,6 @@ from danube.broker.directory.bond import Bond
 from danube.broker.directory.directory import Directory
 from danube.broker.directory.identity import DirectoryIdentity
 from danube.broker.directory.recovery import recover, settle
-from danube.broker.directory.restore_schemas import restore_schemas_of
 from danube.broker.directory.storages import OpenedStorages, open_storages
 from danube.broker.directory.told import ToldOfTopics
 from danube.broker.durability import Levels, Surroundings
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     from danube.http.server import HttpServer
     from danube.metrics.health import Health
     from danube.security.roles import Principal
+    from danube.storage import Storage
 
 __all__ = ["Broker", "Seams"]
 
@@ -332,7 +332,7 @@ class Broker:
                 history,
                 membership,
                 directory,
-                partial(restore_schemas_of, directory, config.cluster),
+                self._restore_schemas,
             ),
             storages.lanes,
         )
@@ -655,6 +655,12 @@ class Broker:
             check = runtime.seams.payload_checker(runtime.start, runtime.limits)
             self._looks_inside = Payloads(self._schemas, check, runtime.limits.max_batch_bytes)
         return self._looks_inside
+
+    async def _restore_schemas(self, storage: Storage) -> None:
+        """Bring the schemas of a storage into the registry; for the durability levels."""
+        from danube.broker.directory.restore_schemas import restore_schemas_of  # only where topics are taken over
+
+        await restore_schemas_of(self.directory, self.config.cluster, storage)
 
     def _open_schemas(self, store: MetadataStore) -> SchemaService:
         from danube.broker.schemas.service import SchemaService  # most brokers have no schemas
