@@ -58,12 +58,13 @@ async def order_move(
         conditions: further ones, for example of the term of the coordinator.
 
     Raises:
-        FailedPreconditionError: the topic has no owner, the target owns it already, or the target takes no topics; or
-            another move of this topic is ordered.
+        FailedPreconditionError: the feature level of the cluster is too low; the topic has no owner, the target owns it
+            already, or the target takes no topics; or another move of this topic is ordered.
         UnavailableError: the owner or the target does not run; or this broker has no session; or the answer was lost,
             and the order may exist.
         MetadataConflictError: something has changed in the meantime; nothing was ordered: try again.
     """
+    membership.check_moves()
     key = topic_key(topic_id)
     assignment = membership.assignments.values.get(key)
     if assignment is None:

@@ -265,7 +265,9 @@ class _Move:
                 " cannot reach; keep it in a storage that all brokers share"
             )
         if self._departures.is_staged(self._topic_id):
-            raise FailedPreconditionError("batches are staged for it; they have to be committed or aborted before")
+            raise FailedPreconditionError(
+                "batches are staged for it, from before the cluster had other brokers; try again in a minute"
+            )
 
     async def _copy(self) -> int:
         """Send what has become visible up to now; return its bytes."""

@@ -68,6 +68,10 @@ class Homes:
         membership = self._directory.membership
         return not membership.is_alone and membership.may_share_stages()
 
+    def is_here(self, producer: str) -> bool:
+        """Whether this broker is known to be the home of a producer."""
+        return producer in self._mine
+
     async def require(self, producer: str, elsewhere: NotOwnerError | None = None) -> None:
         """Make sure that this broker is the home of a producer.
 

@@ -33,6 +33,7 @@ from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotOwnerError,
+    OwnerAwayError,
 )
 from danube.model.ids import ProducerId, TopicId
 from danube.model.log_events import log_event
@@ -137,8 +138,18 @@ class Stages:
         return self._store.used_bytes
 
     def holds(self, topic_id: TopicId) -> bool:
-        """Whether there are stages of a topic or partition."""
-        return any(stage.head.topic_id == topic_id for stage in self._store)
+        """Whether there are stages of a topic or partition that have to stay with it, because they have no home yet."""
+        return any(
+            stage.head.topic_id == topic_id and not self._homes.is_here(stage.head.producer) for stage in self._store
+        )
+
+    async def _claim_stages(self) -> None:
+        """Become the home of producers whose stages are here from before the broker had others, or was restarted."""
+        for producer in {stage.head.producer for stage in self._store}:
+            try:
+                await self._require_home(producer)
+            except (NotOwnerError, OwnerAwayError) as error:
+                _log.info("stages of %r are of no use here: %s", producer, error)
 
     def staged_topics(self) -> set[TopicId]:
         """Return the topics and partitions for which there are stages."""
@@ -465,6 +476,7 @@ class Stages:
             try:
                 await self._aborted.expire()
                 await self._ledger.expire()
+                await self._claim_stages()
                 if trio.current_time() >= self._held_at and not self._directory.membership.is_alone:
                     self._held_at = trio.current_time() + _HELD_S
                     self._held = await self._homes.held()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from danube.broker.stages.distant import Neighbours
 from danube.broker.stages.homes import HomeRecord
 from danube.broker.stages.ledger import Ledger
 from danube.client import Client
+from danube.cluster.ordering import order_move
 from danube.cluster.records import BROKERS, BrokerState
 from danube.model import Rate
 from danube.model.batch import SchemaRef
@@ -228,6 +230,64 @@ async def test_unused_homes_are_given_up(tmp_path: Path) -> None:
             assert await world.store.get("/stage-homes/busy") is not None
             batch = await staged(client, PARTS[1], 1, b"x", producer="idle")
             assert (await client.stages.commit("idle", 1, [batch])).committed
+
+
+async def move(world: ClusterWorld, topic: str, target: Machine) -> None:
+    """Order a move of a topic, and wait until the broker serves it."""
+    directory = world.machines[0].broker.directory
+    topic_id = directory.catalogue.locate(topic)[1]
+    me = target.broker.directory.membership.me
+    await order_move(world.machines[0].node.faults, directory.membership, topic_id, me, random=Random(7))
+    await wait_until(lambda: target.broker.directory.served(topic_id) is not None)
+
+
+@pytest.mark.parametrize("step", ["staging", "open", "decided", "append", "appended", "done"])
+@pytest.mark.parametrize("part", [0, 1])
+async def test_a_commit_survives_a_move_at_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, part: int
+) -> None:
+    """The topic of the home itself, or another one, goes to a third broker between any two steps."""
+    struck: list[str] = []
+    async with three(tmp_path) as (world, owners):
+        target = owners[PARTS[2]]
+
+        async def strike(at: str) -> None:
+            if at == step and not struck:
+                struck.append(at)
+                await move(world, PARTS[part], target)
+
+        ask, write = Neighbours._ask, Ledger.write
+
+        async def asking(self: Any, name: str, topic_id: Any, question: Any, kind: Any) -> Any:
+            if name == PARTS[1] and type(question).__name__ == "AppendShare":
+                await strike("append")
+            answer = await ask(self, name, topic_id, question, kind)
+            if name == PARTS[1]:
+                await strike({"AppendShare": "appended", "OpenShare": "open"}.get(type(question).__name__, ""))
+            return answer
+
+        async def writing(self: Any, known: Any, record: Any) -> None:
+            await write(self, known, record)
+            await strike("decided" if record.committing else "done")
+
+        monkeypatch.setattr(Neighbours, "_ask", asking)
+        monkeypatch.setattr(Ledger, "write", writing)
+        async with world.machines[2].client(reconnect_timeout_s=60.0) as client:
+            batches = [await staged(client, PARTS[0], 1, PARTS[0].encode(), bytes(150_000))]
+            await strike("staging")
+            batches += [await staged(client, topic, 1, topic.encode(), bytes(150_000)) for topic in PARTS[1:]]
+            with trio.fail_after(120):
+                while True:
+                    try:
+                        await client.stages.commit("job", 1, batches)
+                        break
+                    except UnavailableError:
+                        await trio.sleep(0.5)
+            assert struck == [step]
+            assert await rows(client, 6) == sorted([*[topic.encode() for topic in PARTS], *[bytes(150_000)] * 3])
+            assert not (await client.stages.commit("job", 1, batches)).committed
+            again = await staged(client, PARTS[part], 1, b"again")  # at its next owner, too, it was committed
+            assert again.stage_id == 0
 
 
 Blow = Callable[[Machine, Machine], Awaitable[None]]
