@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 
-from danube.cluster.records import ASSIGNMENTS, SESSIONS, Assignment, Reason, topic_key
+from danube.cluster.records import ASSIGNMENTS, MOVES, SESSIONS, Assignment, MoveRecord, Reason, topic_key
 from danube.log import MemoryLog
 from danube.metadata import Condition, Delete, DeleteEvent, EventBatch, KeyValue, LeaseId, MemoryStore, Put, PutEvent
 from danube.model.errors import UnavailableError
@@ -45,7 +45,9 @@ class FakeNode:
                 raise UnavailableError("the session is not certain to be alive")
 
         kept = MemoryLog(TopicId(1), check=check)
-        self.topics = {each: SimpleNamespace(name=each, topic_id=hash(each), lossy=False) for each in topics}
+        self.topics = {
+            each: SimpleNamespace(name=each, topic_id=hash(each), lossy=False, is_frozen=False) for each in topics
+        }
         self.topics |= {each: SimpleNamespace(name=each, topic_id=hash(each), lossy=True, kept=kept) for each in lossy}
         self.records = {}
         self.assignments = {}
@@ -72,6 +74,12 @@ def violations(*nodes):
     watch.look()
     watch.look()
     return history.violations
+
+
+def test_a_topic_that_is_frozen_serves_nobody():
+    one, two = FakeNode("h1", ["/default/t"]), FakeNode("h2", ["/default/t"])
+    one.topics["/default/t"].is_frozen = True
+    assert violations(one, two) == []
 
 
 def test_two_brokers_that_serve_a_topic_are_reported_once():
@@ -147,6 +155,22 @@ async def test_an_owner_is_replaced_only_without_a_session_and_under_the_next_ep
     (found,) = check_owners(await story_of(*begin, over, [Put(key, assigned(2, 1))]))
     assert "with epoch 1, which was 1" in found
     assert check_owners(await story_of(*begin, [Delete(key)], [Put(key, assigned(2, 1))])) == [], "it is another one"
+
+
+async def test_an_owner_that_lives_is_replaced_only_by_the_move_that_is_ordered():
+    key, row = ASSIGNMENTS + topic_key(TopicId(7)), MOVES + topic_key(TopicId(7))
+    begin = [SESSION], [Put(key, assigned(1, 1))]
+    order = [Put(row, msgspec.msgpack.encode(MoveRecord(move=5, target=BrokerId(2), target_session=1, assignment=2)))]
+
+    def moved(owner, move):
+        return Put(key, msgspec.msgpack.encode(Assignment(BrokerId(owner), OwnerEpoch(2), Reason.MOVED, move)))
+
+    assert check_owners(await story_of(*begin, order, [moved(2, 5), Delete(row)])) == []
+    for wrong in ([moved(2, 5)], [moved(3, 5), Delete(row)], [moved(2, 6), Delete(row)]):
+        (found,) = check_owners(await story_of(*begin, order, wrong))
+        assert "by a move that is not ordered, or whose order remains" in found
+    (found,) = check_owners(await story_of(*begin, order, [Delete(row)], [moved(2, 5)]))
+    assert "not ordered" in found
 
 
 class Recorded:

@@ -15,7 +15,6 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.broker.topic.recovered import RecoveryVisitor
-from danube.cluster.moves import Copied, Fate, fate_at_recovery
 from danube.cluster.records import topic_key
 from danube.model.errors import DataLossError
 from danube.model.ids import FIRST_OFFSET, TopicId
@@ -153,6 +152,10 @@ def _void(directory: Directory, visitor: RecoveryVisitor, report: Recovered, *, 
         is_changed: whether the metadata are a new incarnation, or a loss was accepted: then nothing is removed.
     """
     membership, found = directory.membership, _Void([], {})
+    if membership.is_alone:
+        return found
+    from danube.cluster.moves import Copied, Fate, fate_at_recovery  # a broker that is alone moves nothing
+
     for topic_id in directory.runtime.journal.topic_ids() | visitor.topics.keys():
         assignment = membership.assignments.values.get(topic_key(topic_id))
         state = visitor.topics.get(topic_id)
