@@ -14,7 +14,7 @@ The file header is stored twice, at 0 and at 2048, so that one damaged copy cost
     +--------+---------+------+----------------+--------------+-----------+--------+-------+--
     | "DNJF" | version | file | first sequence | resume after | watermark | count  | flags | ...
     +--------+---------+------+----------------+--------------+-----------+--------+-------+--
-               u32 = 5   u64    u64              u64            u64         u32      u32
+               u32 = 4   u64    u64              u64            u64         u32      u32
 
         48          56         64         72        2044  2048
       --+-----------+----------+----------+--~~--+-----+
@@ -36,7 +36,8 @@ The file header is stored twice, at 0 and at 2048, so that one damaged copy cost
   must, and the last one makes all of them count).
 
 Formats 1 and 2 belong to Danube 0.1, whose batches have another header; journals of format 3 had their snapshots in the
-metadata; files of format 4 have no TAKEOVER entries, and are read. A journal of another format is refused.
+metadata. A journal of another format is refused. TAKEOVER entries came later and need no other format: no broker that
+does not know them starts in a cluster whose feature level allows moves.
 
 A commit block holds the entries of one write::
 
@@ -113,8 +114,7 @@ __all__ = [
 
 FILE_MAGIC: Final = b"DNJF"
 BLOCK_MAGIC: Final = b"DNJB"
-FORMAT_VERSION: Final = 5
-_READABLE: Final = (4, 5)
+FORMAT_VERSION: Final = 4
 FILE_HEADER_SIZE: Final = 4096
 BLOCK_HEADER_SIZE: Final = 48
 ENTRY_HEADER_SIZE: Final = 16
@@ -333,11 +333,11 @@ def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
         magic, version, found, first, resume, watermark, count, flags, *rest = _FILE.unpack_from(copy)
         if magic != FILE_MAGIC or found != file_id:
             continue
-        if version not in _READABLE:
+        if version != FORMAT_VERSION:
             raise DataDirectoryError(
                 f"journal file {file_id} has format {version}{' (Danube 0.1)' if version < 3 else ''}, and this Danube"
-                f" reads formats {_READABLE[0]} to {FORMAT_VERSION}; nothing was changed: start the Danube that wrote"
-                " it, or set data_directory to a new one"
+                f" reads format {FORMAT_VERSION} only; nothing was changed: start the Danube that wrote it, or set"
+                " data_directory to a new one"
             )
         if count > _MAX_LIVE:
             continue

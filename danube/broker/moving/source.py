@@ -219,6 +219,7 @@ class _Move:
 
     async def _reserve(self) -> Event:
         topic, order = self._topic, self._order
+        self._membership.check_moves()
         if self._membership.assignments.revision(self._key) != order.assignment:
             return Refused("the topic has got another owner since the move was ordered")
         if topic is None:
