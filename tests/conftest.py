@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 from collections.abc import Generator
@@ -64,6 +65,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _is_virtual(item):
             item.add_marker(pytest.mark.trio(run=_run_virtually), append=False)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave all that is loaded out of garbage collections, in the processes of ``-n``.
+
+    A process collects all tests, and their half a million objects were looked at before each seeded world. Not without
+    ``-n``: ``tests.mutation`` finds the functions that live by the collector.
+    """
+    if hasattr(session.config, "workerinput"):
+        gc.collect()
+        gc.freeze()
 
 
 def _is_virtual(item: pytest.Item) -> bool:
