@@ -34,7 +34,6 @@ from danube.broker.stages.decisions import (
     stages_by_topic,
 )
 from danube.broker.stages.ledger import Known, Ledger
-from danube.broker.stages.near import FarTopic, Parts, append_parts, open_session
 from danube.broker.stages.store import StageStore
 from danube.broker.stages.stored import StoredStage
 from danube.log import ProducerSession
@@ -54,6 +53,7 @@ from danube.model.stage_api import StageCommit, StageState
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.stages.distant import Neighbours
+    from danube.broker.stages.near import FarTopic, Parts
     from danube.broker.topic.topic import Topic
 
 __all__ = ["Committer"]
@@ -195,6 +195,8 @@ class Committer:
 
     async def _open(self, topic: Topic | FarTopic, producer: str) -> tuple[ProducerSession, Offset]:
         """Return the session of a producer in a topic, and the end of the topic."""
+        from danube.broker.stages.near import FarTopic, open_session  # most brokers have no stages
+
         if isinstance(topic, FarTopic):
             return await topic.open(producer)
         topic.check_alive()
@@ -291,6 +293,8 @@ class Committer:
         self, place: Topic | FarTopic, session: ProducerSession, share: Share, producer: str
     ) -> tuple[Offset, Offset] | None:
         """Append a share, or the missing part of it; return when all of it is durable, with its offsets."""
+        from danube.broker.stages.near import FarTopic, append_parts, open_session
+
         parts = self._parts_of(share)
         try:
             if isinstance(place, FarTopic):

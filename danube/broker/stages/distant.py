@@ -17,7 +17,8 @@ import msgspec
 import trio
 
 from danube.broker.intake.checks import check_header, check_messages
-from danube.broker.stages.near import CHANNEL, FarTopic, Landed, Parts, append_parts, open_session
+from danube.broker.stages.near import FarTopic, Landed, Parts, append_parts, open_session
+from danube.broker.stages.service import CHANNEL
 from danube.cluster.ownership import Elsewhere, Mine
 from danube.log import ProducerSession
 from danube.model.batch import BatchHeader, check_part

@@ -20,10 +20,8 @@ from danube.model.limits import MIB, Limits
 if TYPE_CHECKING:
     from danube.broker.topic.topic import Topic
 
-__all__ = ["CHANNEL", "FarTopic", "Landed", "NearPlace", "Parts", "Place", "append_parts", "open_session"]
+__all__ = ["FarTopic", "Landed", "NearPlace", "Parts", "Place", "append_parts", "open_session"]
 
-CHANNEL: Final = "stages"
-"""The channel of calls between brokers about stages; see :mod:`danube.broker.stages.distant`."""
 _IN_FLIGHT_BYTES: Final = 16 * MIB
 
 Parts = Sequence[tuple[bytes, BatchHeader]]

@@ -21,7 +21,6 @@ from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.broker.stages.committing import Committer
 from danube.broker.stages.format import StageHead
 from danube.broker.stages.ledger import Known, Ledger
-from danube.broker.stages.near import CHANNEL, NearPlace, Place
 from danube.broker.stages.store import StageStore
 from danube.broker.stages.stored import StoredStage
 from danube.model import api, validate_name
@@ -62,12 +61,15 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.stages.distant import Neighbours
     from danube.broker.stages.homes import Homes
+    from danube.broker.stages.near import Place
     from danube.peers import Peer, Peers
 
-__all__ = ["Stages"]
+__all__ = ["CHANNEL", "Stages"]
 
 _log = logging.getLogger("danube.broker")
 
+CHANNEL: Final = "stages"
+"""The channel of calls between brokers about stages; see :mod:`danube.broker.stages.distant`."""
 _MOST_LISTED: Final = 10_000
 _MAX_BATCH_ID: Final = 2**63 - 1
 _FIRST_PAUSE_S: Final = 1.0
@@ -247,6 +249,8 @@ class Stages:
             _, topic_id = directory.catalogue.locate(request.topic)
             return await self._neighbours.place(request.topic, topic_id)
         await self._require_home(request.producer)
+        from danube.broker.stages.near import NearPlace  # most brokers have no stages
+
         return NearPlace(topic, self._limits)
 
     async def _stage(self, topic: Place, request: StageOpen, stream: ServerStream) -> None:
