@@ -137,7 +137,9 @@ class Following:
             if served is not None:
                 name = self._base_of(served.name)
                 # Now: the task may be busy, and this broker's session is certain again once all changes are entered.
-                self._end_if_lost(served.name, name, topic_id)
+                record = self._catalogue.find(name)
+                if record is not None:
+                    self._end_if_lost(served.name, record, topic_id)
             if name:
                 self._names.setdefault(name, False)
             elif change.before is not None and change.after is not None:
@@ -227,7 +229,7 @@ class Following:
             return
         level = directory.level(record)
         for each, topic_id in members(name, record):
-            self._end_if_lost(each, name, topic_id)
+            self._end_if_lost(each, record, topic_id)
             if (
                 directory.served(topic_id) is None
                 and membership.owns(topic_id)
@@ -242,7 +244,7 @@ class Following:
                         "topic %r cannot be served: %s", each, error, extra=log_event("topic.not_served", topic=each)
                     )
 
-    def _end_if_lost(self, each: str, name: str, topic_id: TopicId) -> None:
+    def _end_if_lost(self, each: str, record: TopicRecord, topic_id: TopicId) -> None:
         """End a topic or partition that was moved to another broker.
 
         Of those of durability ``none`` also one that another broker owns for another reason, or this one in a later
@@ -250,12 +252,12 @@ class Following:
 
         Args:
             each: its name.
-            name: of the topic as a whole.
+            record: of the topic as a whole: it is decoded once for all partitions, of which it has all ids.
             topic_id: its id.
         """
         directory, membership = self._directory, self._membership
-        topic, record = directory.served(topic_id), self._catalogue.find(name)
-        if topic is None or record is None:
+        topic = directory.served(topic_id)
+        if topic is None:
             return
         if directory.level(record).keeps:
             assignment = membership.assignments.values.get(topic_key(topic_id))
