@@ -31,7 +31,6 @@ from danube.cluster.asking import (
     decode_question,
     encode,
 )
-from danube.cluster.explain import explain_broker, explain_topic, place_of, sorted_places
 from danube.cluster.features import FEATURE_LEVEL
 from danube.cluster.group_memory import MEMBERS, MemberRecord, is_member_name
 from danube.cluster.records import broker_name, parse_topic_id, topic_key
@@ -216,6 +215,8 @@ class ClusterOperations:
         return await self._explain_broker(request.subject)
 
     async def _explain_topic(self, name: str) -> Explained:
+        from danube.cluster.explain import explain_topic, place_of  # not needed when a broker starts
+
         validate_topic(name)
         catalogue = self._directory.catalogue
         record = catalogue.find(name)
@@ -232,6 +233,8 @@ class ClusterOperations:
         return explain_topic(view, name, places)
 
     async def _explain_broker(self, name: str) -> Explained:
+        from danube.cluster.explain import explain_broker, place_of, sorted_places
+
         view = self.view()
         if name not in view.brokers and name not in view.sessions:
             known = ", ".join(sorted(view.brokers, key=lambda each: (len(each), each)))
