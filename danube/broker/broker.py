@@ -284,7 +284,11 @@ class Broker:
                 open_storages(self.runtime, self._remember_storage) as storages,
                 seams.open_stage_disk(config) as stage_disk,
             ):
-                membership = await joining.join(store, storages.for_history)
+                membership = await joining.join(
+                    store,
+                    storages.for_history,
+                    [name for name, storage in storages.for_history.items() if storage.capabilities.shared],
+                )
                 self.runtime.life = membership.life
                 async with membership.present():
                     await self._live(store, membership, storages, stage_disk, faces, task_status)

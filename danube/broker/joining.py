@@ -109,12 +109,13 @@ class Joining:
         if self._group is not None:
             self._group.announce()
 
-    async def join(self, store: MetadataStore, storages: Iterable[str]) -> Membership:
+    async def join(self, store: MetadataStore, storages: Iterable[str], shared: Iterable[str] = ()) -> Membership:
         """Enter the broker in the metadata, and return it as a member of its cluster.
 
         Args:
             store: the metadata.
             storages: names of its storages.
+            shared: those of them that other brokers reach, too.
 
         Raises:
             ConfigurationError, DataLossError, DanubeError: see :meth:`danube.cluster.membership.Membership.join`.
@@ -131,6 +132,7 @@ class Joining:
                 http_address=http_url(self._ports.http_addresses, peers.own.address, secure=self._config.serves_tls),
             ),
             storages=tuple(sorted(storages)),
+            shared=tuple(sorted(shared)),
             random=self._seams.random,
             founding=self._group.memory.founding if self._group is not None else None,
             certified=self._certified,

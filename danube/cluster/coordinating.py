@@ -28,10 +28,12 @@ from danube.cluster.coordinator import (
     AssignTopic,
     DeleteAssignment,
     DeleteObject,
+    FollowWal,
     Garbage,
     GiveUpCreation,
     OrderMove,
     Picture,
+    TakeWal,
     WithdrawMove,
     decide,
 )
@@ -43,12 +45,14 @@ from danube.cluster.records import (
     CREATING,
     MOVES,
     SESSIONS,
+    WALS,
     CoordinatorRecord,
     CreatingRecord,
     broker_name,
     is_topic_key,
     is_topic_name,
     topic_key,
+    wal_key,
 )
 from danube.cluster.survey import Survey
 from danube.metadata import Condition, Delete, KeyValue, MetadataStore, Put, RowChange, Table, may_pass
@@ -79,6 +83,8 @@ _WORK_SHARE: Final = 0.05
 """Share of the time of this process that looking may take."""
 _GROUP: Final = 50
 """Most topics that one transaction assigns: each has two conditions of its own, and a transaction has 128 at most."""
+_AT_ONCE: Final = 4
+"""Transactions that assign the topics of a wal at the same time."""
 _CREATING: Final = msgspec.msgpack.Decoder(CreatingRecord)
 _IDS: Final = msgspec.msgpack.Decoder(list[TopicId])
 _encode = msgspec.msgpack.encode
@@ -203,12 +209,19 @@ class Coordinating:
                     if not may_pass(error):
                         raise
                     _log.warning("coordination waits: %s", error, extra=log_event("cluster.coordination_waits"))
-                with trio.move_on_after(max(LOOK_S, self._rest_s)):
+                with trio.move_on_after(self._pause_s()):
                     await self._changed.wait()
                     await trio.sleep(max(_SETTLE_S, self._rest_s))
 
+    def _pause_s(self) -> float:
+        """Return how long to wait if nothing changes."""
+        pause_s = max(LOOK_S, self._rest_s)
+        due_s = self._survey.next_overdue_s() if self.is_coordinator else None
+        return pause_s if due_s is None else min(pause_s, due_s + _SETTLE_S)
+
     async def _look(self) -> None:
         """Become the coordinator if there is none; decide and act if it is this one."""
+        self._survey.note_absences()
         if not self._membership.session_revision:
             return
         if self.coordinator is None:
@@ -228,7 +241,7 @@ class Coordinating:
             self._rest_s = self._survey.worked_s / _WORK_SHARE
             if all(isinstance(action, DeleteObject | OrderMove | WithdrawMove) for action in actions):
                 self._survey.note_calm()
-            if any(isinstance(action, AssignTopic | OrderMove) for action in actions):
+            if any(isinstance(action, AssignTopic | OrderMove | TakeWal | FollowWal) for action in actions):
                 self._rest_s = 0.0  # Topics are waiting.
             await self._act(actions)
 
@@ -257,6 +270,7 @@ class Coordinating:
         assigned = [action for action in actions if isinstance(action, AssignTopic)]
         for begin in range(0, len(assigned), _GROUP):
             await self._assign(assigned[begin : begin + _GROUP])
+        await self._fail_over(actions)
         for action in actions:
             if isinstance(action, GiveUpCreation):
                 key = CREATING + action.topic
@@ -313,6 +327,71 @@ class Coordinating:
                     action.assignment.reason,
                     action.assignment.epoch,
                 )
+
+    async def _fail_over(self, actions: Sequence[Action]) -> None:
+        """Give wals to other brokers, and their topics to these."""
+        for action in actions:
+            if isinstance(action, TakeWal):
+                await self._take_wal(action)
+        following = [action for action in actions if isinstance(action, FollowWal)]
+        groups = iter([following[begin : begin + _GROUP] for begin in range(0, len(following), _GROUP)])
+        failures: list[DanubeError] = []
+
+        async def follow() -> None:
+            try:
+                for group in groups:
+                    await self._follow_wals(group)
+            except DanubeError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(_AT_ONCE):
+                nursery.start_soon(follow)
+        if failures:
+            raise failures[0]
+
+    async def _take_wal(self, action: TakeWal) -> None:
+        key = WALS + wal_key(*action.wal)
+        former, owner = broker_name(action.record.former), broker_name(action.record.owner)
+        conditions = [
+            Condition(key, action.revision),
+            Condition(SESSIONS + former, 0),
+            Condition(SESSIONS + owner, action.session),
+        ]
+        try:
+            await self._change(conditions, [Put(key, _encode(action.record))])
+        except MetadataConflictError:
+            return  # Something has changed, and the next look decides again.
+        _log.warning(
+            "broker %s has had no session for too long: %s goes on with wal %s of storage %r, which has %d topics",
+            former,
+            owner,
+            action.wal.name,
+            action.wal.storage,
+            action.topics,
+            extra=log_event("cluster.wal_taken", broker=former),
+        )
+
+    async def _follow_wals(self, actions: Sequence[FollowWal]) -> None:
+        """Assign topics to the owners of their wals in one transaction; if one of them has changed, each in its own."""
+        conditions: dict[str, Condition] = {}
+        operations: list[Put | Delete] = []
+        for action in actions:
+            split = split_partition(action.topic)
+            key = ASSIGNMENTS + topic_key(action.topic_id)
+            for condition in (
+                Condition(key, action.revision),
+                Condition(_TOPICS + (split[0] if split else action.topic), action.record_revision),
+                Condition(WALS + wal_key(*action.wal), action.wal_revision),
+            ):
+                conditions[condition.key] = condition
+            operations.append(Put(key, _encode(action.assignment)))
+        try:
+            await self._change(list(conditions.values()), operations)
+        except MetadataConflictError:
+            if len(actions) > 1:
+                for action in actions:
+                    await self._follow_wals([action])
 
     async def _delete_orphans(self, actions: Sequence[DeleteAssignment]) -> None:
         """Delete assignments of topics that do not exist according to a list that is newer than they are.

@@ -22,7 +22,8 @@ What it decides, in this order, at most ``most`` actions a call:
 An order (:class:`~danube.cluster.records.MoveRecord`) is carried out by the owner of the topic. Whether it can be, only
 the owner knows: it withdraws what it cannot carry out, and the topic is ordered again after a pause.
 
-Topics with durability ``os``, ``disk`` and ``remote`` wait for their owner: see :func:`waiting`.
+The topics of durability ``remote`` of a dead broker go to others with their wals, after (2):
+:mod:`danube.cluster.failover`. Those with durability ``os`` and ``disk`` wait for their owner: see :func:`waiting`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ from danube.cluster.records import (
     MoveReason,
     MoveRecord,
     Reason,
+    Wal,
+    WalRecord,
+    beginner_of,
     broker_name,
 )
 from danube.model import Durability
@@ -63,12 +67,16 @@ __all__ = [
     "DeleteAssignment",
     "DeleteObject",
     "Departing",
+    "FollowWal",
     "Garbage",
     "GiveUpCreation",
     "OrderMove",
     "OrderedMove",
     "Picture",
     "PicturedTopic",
+    "RemoteTopic",
+    "TakeWal",
+    "Wals",
     "WithdrawMove",
     "decide",
     "waiting",
@@ -135,6 +143,36 @@ class Departing(NamedTuple):
     """How many partitions of the same topic each broker has."""
 
 
+class RemoteTopic(NamedTuple):
+    """A topic or partition of durability ``remote`` whose owner may have to change."""
+
+    name: str
+    record_revision: int
+    """Of the topic's record."""
+    wal: Wal
+    assignment: Assignment
+    revision: int
+    """Of the assignment."""
+
+
+class Wals(msgspec.Struct, frozen=True, kw_only=True):
+    """What the decisions about wals depend on, beside sessions and candidates."""
+
+    topics: Mapping[TopicId, RemoteTopic] = {}
+    """Those whose wal belongs to a broker without a session, or to another one than they do."""
+    rows: Mapping[Wal, tuple[WalRecord, int]] = {}
+    """With their revisions. A wal without a row belongs to the broker that has begun it."""
+    overdue: Collection[BrokerId] = frozenset()
+    """Brokers without a session whose grace is over."""
+    shared: Mapping[BrokerId, Collection[str]] = {}
+    """The storages of each broker that others reach, too."""
+
+    def owner(self, wal: Wal) -> BrokerId:
+        """Return the owner of a wal."""
+        row = self.rows.get(wal)
+        return row[0].owner if row is not None else beginner_of(wal.name)
+
+
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decisions depend on, at one revision of the metadata."""
 
@@ -156,6 +194,8 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """Some topics of drained brokers that run, without those that were ordered a moment ago."""
     plan: tuple[Move, ...] = ()
     """What is left of the plan for an even load."""
+    wals: Wals = Wals()
+    """The wals of durability ``remote`` whose owner has died, with their topics."""
 
 
 class AssignTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +212,32 @@ class AssignTopic(msgspec.Struct, frozen=True, kw_only=True):
     """Of the new owner."""
     former: BrokerId | None
     """Must have no session."""
+
+
+class TakeWal(msgspec.Struct, frozen=True, kw_only=True):
+    """Give a wal to another broker. Conditional on its row, the former owner's absence, and the new one's session."""
+
+    wal: Wal
+    record: WalRecord
+    revision: int
+    """Of the row that it replaces; 0: there is none."""
+    session: int
+    """Of the new owner."""
+    topics: int
+    """How many topics are in it."""
+
+
+class FollowWal(msgspec.Struct, frozen=True, kw_only=True):
+    """Assign a topic to the owner of its wal. Conditional on all revisions."""
+
+    topic_id: TopicId
+    topic: str
+    record_revision: int
+    assignment: Assignment
+    revision: int
+    """Of the assignment that it replaces."""
+    wal: Wal
+    wal_revision: int
 
 
 class GiveUpCreation(msgspec.Struct, frozen=True):
@@ -218,7 +284,7 @@ class OrderMove(msgspec.Struct, frozen=True):
     reason: MoveReason
 
 
-Action = AssignTopic | GiveUpCreation | DeleteAssignment | DeleteObject | WithdrawMove | OrderMove
+Action = AssignTopic | TakeWal | FollowWal | GiveUpCreation | DeleteAssignment | DeleteObject | WithdrawMove | OrderMove
 
 
 def decide(picture: Picture, now: float, most: int = MOST_ACTIONS) -> list[Action]:
@@ -234,6 +300,10 @@ def decide(picture: Picture, now: float, most: int = MOST_ACTIONS) -> list[Actio
 
 def _decide(picture: Picture, now: float) -> Iterator[Action]:
     yield from _assign(picture)
+    if picture.wals.topics:
+        from danube.cluster.failover import decide_failover  # a broker that is alone needs none of this
+
+        yield from decide_failover(picture.wals, picture.sessions, picture.candidates)
     yield from _give_up(picture)
     yield from _delete_assignments(picture)
     yield from _withdraw(picture)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from danube.cluster.records import BrokerState, MoveReason, Reason, broker_name, topic_key
-from danube.cluster.status import KnownTopic, View, may_take_topics
+from danube.cluster.status import KnownTopic, View, moves_on
 from danube.model import Durability
 from danube.model.cluster_api import MOST_PLACES, BrokerRow, ClusterStatus, Explained, TopicPlace
 from danube.model.ids import BrokerId, TopicId
@@ -49,7 +49,7 @@ def place_of(view: View, topic_id: TopicId, topic: KnownTopic) -> TopicPlace:
         place.target, place.move_reason = move.target, move.reason.value
     if view.has_session(assignment.owner):
         place.state = "unknown"
-    elif topic.durability is Durability.NONE and may_take_topics(view):
+    elif moves_on(view, topic, assignment.owner):
         place.state = "moving"
     else:
         place.state = "waiting"
@@ -160,7 +160,9 @@ def _explain_absence(view: View, place: TopicPlace, topic: str, owner: str) -> t
     name, away = broker_name(broker), _away(view, broker)
     if place.state == "moving":
         why = f"{name}, which owns it in epoch {place.epoch}, {away}"
-        return f"{topic} stores nothing (durability none) and is about to move: {why}.", _need_coordinator(view)
+        nothing = place.durability is Durability.NONE
+        what = "stores nothing (durability none)" if nothing else "is in a storage that other brokers reach"
+        return f"{topic} {what} and is about to move: {why}.", _need_coordinator(view)
     if place.durability is Durability.NONE:
         why = f"{name}, which owns it in epoch {place.epoch}, {away}, and no broker is active"
         return f"{topic} waits for any broker that may take topics: {why}.", "Start or activate a broker."

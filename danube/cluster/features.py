@@ -10,7 +10,8 @@ The level is raised by an operator (``danube cluster upgrade``), or by the coord
 
 ==  =========================================================
 1   the formats of the first clusters
-2   planned moves: rows below ``/moves``, moved topics in journals; commits across owners: rows below ``/stage-homes``
+2   planned moves: rows below ``/moves``, moved topics in journals; commits across owners: rows below ``/stage-homes``;
+    failover of topics of durability ``remote``: rows below ``/wals``
 ==  =========================================================
 """
 
@@ -22,6 +23,7 @@ from typing import Final, NamedTuple
 from danube.cluster.records import BrokerRecord, BrokerState, SessionRecord
 
 __all__ = [
+    "FAILOVER_LEVEL",
     "FEATURE_LEVEL",
     "MOVES_LEVEL",
     "SHARED_STAGES_LEVEL",
@@ -36,6 +38,8 @@ FEATURE_LEVEL: Final = 2
 """The newest formats and messages that this version understands; see :class:`~danube.cluster.records.ClusterRecord`."""
 MOVES_LEVEL: Final = 2
 """From this level on topics move by plan."""
+FAILOVER_LEVEL: Final = 2
+"""From this level on topics of durability ``remote`` get another owner when theirs dies."""
 SHARED_STAGES_LEVEL: Final = 2
 """From this level on one commit of staged batches may concern topics of several brokers."""
 UPGRADE_AFTER_S: Final = 3600.0

@@ -36,16 +36,22 @@ from danube.cluster.records import (
     CLUSTER_KEY,
     MOVES,
     SESSIONS,
+    WALS,
     Assignment,
     BrokerRecord,
     ClusterRecord,
     MoveRecord,
     SessionRecord,
+    WalRecord,
+    beginner_of,
     broker_name,
     is_broker_name,
     is_topic_key,
     parse_broker,
     topic_key,
+    wal_key,
+    wal_name,
+    wal_of,
 )
 from danube.cluster.session import SESSION_TTL_S, SessionClock
 from danube.history.tenure import assigned_epoch, owner_epoch
@@ -86,6 +92,7 @@ class Membership:
         identity: of the data directory.
         record: what the broker says of itself while it runs; ``life`` is filled in.
         storages: names of its storages.
+        shared: those of them that other brokers reach, too.
         random: draws the incarnation of a new cluster, and the number of this start.
         founding: how the cluster began, if this broker is one of its founders: they have the numbers of their places in
             the list of ``--peers``, in whatever order they join. None: it gets the next number.
@@ -94,11 +101,13 @@ class Membership:
         certified: the number of the broker that its certificate names; None: it names none.
 
     Attributes:
-        brokers, sessions, assignments, moves: what all members have stored, followed by :meth:`run`.
+        brokers, sessions, assignments, moves, wals: what all members have stored, followed by :meth:`run`.
         owners: answers who owns a topic; after :meth:`join`.
         topics: how many topics and partitions are assigned to each broker.
         placing: how many more will be, by changes of this broker that are under way.
         on_assignment: called for each change of an assignment; must not raise.
+        on_assigned: called after that, likewise.
+        on_wal: called whenever a wal has another owner; must not raise.
         on_move: called whenever a topic is to move, or no longer; must not raise.
         me: the id of this broker; after :meth:`join`.
         restored_epoch: the lowest epoch of the assignments of topics that are restored from a bucket.
@@ -120,6 +129,7 @@ class Membership:
         clock: Callable[[], float] = trio.current_time,
         ttl_s: float = SESSION_TTL_S,
         certified: int | None = None,
+        shared: tuple[str, ...] = (),
     ) -> None:
         self.brokers = Table(
             store, BROKERS, BrokerRecord, watched=True, on_change=self._table_changed, is_name=is_broker_name
@@ -139,10 +149,13 @@ class Membership:
             on_change=self._cluster_changed,
             single=True,
         )
+        self.wals = Table(store, WALS, WalRecord, watched=True, on_change=self._wal_changed)
         self.topics: Counter[BrokerId] = Counter()
         self.placing: Counter[BrokerId] = Counter()
         self.on_assignment: Callable[[RowChange[Assignment]], None] = _ignore
+        self.on_assigned: list[Callable[[RowChange[Assignment]], None]] = []
         self.on_move: list[Callable[[RowChange[MoveRecord]], None]] = []
+        self.on_wal: Callable[[], None] = lambda: None
         self.me: BrokerId
         self.restored_epoch = NO_OWNER_EPOCH
         self.owners: Owners
@@ -155,6 +168,7 @@ class Membership:
         self._identity = identity
         self._session_record = record
         self._storages = storages
+        self._shared = shared
         self._random = random
         self._founding = founding
         self._clock = clock
@@ -216,7 +230,12 @@ class Membership:
                 stored = next_life
             if known is not None:
                 changed = msgspec.structs.replace(
-                    known, life=next_life, start=start, storages=self._storages, feature_level=FEATURE_LEVEL
+                    known,
+                    life=next_life,
+                    start=start,
+                    storages=self._storages,
+                    shared=self._shared,
+                    feature_level=FEATURE_LEVEL,
                 )
                 # The level of the cluster must not have been raised meanwhile.
                 conditions = [
@@ -231,6 +250,7 @@ class Membership:
                     life=next_life,
                     start=start,
                     feature_level=FEATURE_LEVEL,
+                    shared=self._shared,
                 )
                 conditions, operations = self._enter(changed, revision)
             try:
@@ -451,6 +471,37 @@ class Membership:
         """Return the conditions of a change that concerns no topic; raises as :attr:`session_condition`."""
         return (self.session_condition,)
 
+    def owner_of_wal(self, storage: str, wal: str) -> BrokerId:
+        """Return the owner of a wal, as far as this broker knows; see :class:`~danube.cluster.records.WalRecord`."""
+        record = self.wals.values.get(wal_key(storage, wal))
+        return record.owner if record is not None else beginner_of(wal)
+
+    def home_wal(self, storage: str) -> str:
+        """Return the wal for new topics of a storage: the first one of this broker's own that it has not lost."""
+        number = 1
+        while self.owner_of_wal(storage, wal_name(self.me, number)) != self.me:
+            number += 1
+        return wal_name(self.me, number)
+
+    def wal_of(self, topic_id: TopicId) -> str | None:
+        """Return the wal that a topic of durability ``remote`` is in; None: it is assigned to no broker."""
+        assignment = self.assignments.values.get(topic_key(topic_id))
+        return wal_of(assignment) if assignment is not None else None
+
+    async def check_wal(self, storage: str, wal: str) -> None:
+        """Verify that this broker owns a wal, according to the metadata as they are now.
+
+        Raises:
+            NotOwnerError: another one owns it.
+            UnavailableError: this broker has no session, so it may lose the wal at any moment.
+            DanubeError: the metadata cannot answer.
+        """
+        self.session()
+        await self.wals.refresh(wal_key(storage, wal))
+        owner = self.owner_of_wal(storage, wal)
+        if owner != self.me:
+            raise NotOwnerError(f"wal {wal} in storage {storage!r} belongs to broker {broker_name(owner)} now")
+
     async def raise_epoch(self, at_least: OwnerEpoch) -> None:
         """Ensure that topics which are restored from a bucket after this call get an epoch of at least this."""
         self.restored_epoch = max(self.restored_epoch, OwnerEpoch(assigned_epoch(at_least) + 1))
@@ -488,7 +539,7 @@ class Membership:
             DanubeError: the metadata store failed for good, for example because it was closed.
         """
         async with trio.open_nursery() as nursery:
-            for table in (self._clusters, self.brokers, self.sessions, self.assignments, self.moves):
+            for table in (self._clusters, self.brokers, self.sessions, self.wals, self.assignments, self.moves):
                 await nursery.start(table.follow)
             try:
                 await self._open_session()
@@ -583,6 +634,12 @@ class Membership:
         if change.after is not None:
             self.topics[change.after.owner] += 1
         self.on_assignment(change)
+        for told in self.on_assigned:
+            told(change)
+        self._table_changed(change)
+
+    def _wal_changed(self, change: RowChange[WalRecord]) -> None:
+        self.on_wal()
         self._table_changed(change)
 
     def _move_changed(self, change: RowChange[MoveRecord]) -> None:

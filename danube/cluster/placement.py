@@ -32,6 +32,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerId
     state: BrokerState = BrokerState.ACTIVE
     storages: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
+    """Those of its storages that other brokers reach, too."""
     topics: int = 0
     """Topics and partitions assigned to it."""
     traffic_bytes_s: float = 0.0

@@ -9,8 +9,11 @@ Keys::
     /assignments/{topic id}      Assignment: the owner of a topic, or of one partition
     /moves/{topic id}            MoveRecord, while its owner is to move the topic to another broker
     /creating/{namespace}/{topic}  CreatingRecord, while a topic with many partitions is created
+    /wals/{storage}/{wal}        WalRecord, once a wal has another owner than the broker that began it
 
-Broker names are ``b1``, ``b2`` and so on (:func:`broker_name`); topic ids have 16 hexadecimal digits.
+A *wal* is the log of commits of durability ``remote`` that one broker at a time writes below ``wal/{cluster}/{wal}`` in
+a storage. A broker begins one under its own name; the successor of a dead broker goes on with that one's wal. Broker
+names are ``b1``, ``b2`` and so on (:func:`broker_name`); topic ids have 16 hexadecimal digits.
 
 A session's key is never rewritten: its revision identifies the session, and changes by its broker are conditional on
 it. An assignment's revision is the condition of every other change of the topic.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -45,6 +48,10 @@ __all__ = [
     "MoveRecord",
     "Reason",
     "SessionRecord",
+    "WALS",
+    "Wal",
+    "WalRecord",
+    "beginner_of",
     "broker_name",
     "is_broker_name",
     "is_topic_key",
@@ -52,6 +59,9 @@ __all__ = [
     "parse_broker",
     "parse_topic_id",
     "topic_key",
+    "wal_key",
+    "wal_name",
+    "wal_of",
 ]
 
 CLUSTER_KEY: Final = "/cluster"
@@ -63,6 +73,8 @@ ASSIGNMENTS: Final = "/assignments/"
 CREATING: Final = "/creating"
 MOVES: Final = "/moves/"
 """Prefix of the rows that order the move of a topic to another broker, one for each topic that is to move."""
+WALS: Final = "/wals/"
+"""Prefix of the rows of wals that have changed hands."""
 
 _BROKER: Final = re.compile("b[1-9][0-9]{0,8}")
 _TOPIC: Final = re.compile("[0-9a-f]{16}")
@@ -110,6 +122,8 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Random, of its last start: two processes with copies of one data directory have the same life, but not this."""
     feature_level: int = 1
     """The highest one that the version knows that it was last started with; see :mod:`danube.cluster.features`."""
+    shared: tuple[str, ...] = ()
+    """Names of those of its storages that other brokers reach, too."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -159,6 +173,25 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     move: int = 0
     """The id of the move (:class:`MoveRecord`) that gave the topic to its owner: in the owner's journal the topic
     begins at the entry that names this id. 0: it was not moved; its entries count from the beginning of the journal."""
+    wal: str = ""
+    """Durability ``remote``: the wal that the topic is in. Empty: the one that has the name of the owner."""
+
+
+class Wal(NamedTuple):
+    """A wal: its storage, and its name there."""
+
+    storage: str
+    name: str
+
+
+class WalRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The owner of a wal that another broker has begun. Its topics are assigned to the same broker, a little later."""
+
+    owner: BrokerId
+    former: BrokerId
+    """The owner before; it had no session when it lost the wal."""
+    changes: int = 1
+    """How often it has changed hands."""
 
 
 class MoveReason(enum.StrEnum):
@@ -227,6 +260,26 @@ def parse_broker(name: str) -> BrokerId:
     if not is_broker_name(name):
         raise InvalidArgumentError(f"{name!r} is not the name of a broker, such as b1")
     return BrokerId(int(name[1:]))
+
+
+def wal_name(broker: BrokerId, number: int) -> str:
+    """Return the name of a broker's wal: ``b1`` is its first one, ``b1-2`` that after it has lost the first one."""
+    return broker_name(broker) if number == 1 else f"{broker_name(broker)}-{number}"
+
+
+def beginner_of(wal: str) -> BrokerId:
+    """Return the broker that has begun a wal; it owns the wal as long as there is no :class:`WalRecord`."""
+    return parse_broker(wal.partition("-")[0])
+
+
+def wal_of(assignment: Assignment) -> str:
+    """Return the wal that a topic of durability ``remote`` is in."""
+    return assignment.wal or broker_name(assignment.owner)
+
+
+def wal_key(storage: str, wal: str) -> str:
+    """Return the name of a wal's row below :data:`WALS`."""
+    return f"{storage}/{wal}"
 
 
 def topic_key(topic_id: TopicId) -> str:

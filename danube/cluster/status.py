@@ -54,6 +54,7 @@ __all__ = [
     "View",
     "compose_status",
     "may_take_topics",
+    "moves_on",
     "shown_moves",
     "unserved",
 ]
@@ -67,6 +68,7 @@ class KnownTopic(NamedTuple):
 
     name: str
     durability: Durability
+    storage: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +151,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 def may_take_topics(view: View) -> bool:
     """Whether a broker runs that gets topics."""
     return any(record.state is BrokerState.ACTIVE and name in view.sessions for name, record in view.brokers.items())
+
+
+def moves_on(view: View, topic: KnownTopic, owner: BrokerId) -> bool:
+    """Whether a topic whose owner has no session gets another one."""
+    if topic.durability is Durability.NONE:
+        return may_take_topics(view)
+    former = view.brokers.get(broker_name(owner))
+    if topic.durability is not Durability.REMOTE or former is None or topic.storage not in former.shared:
+        return False
+    return any(
+        record.state is BrokerState.ACTIVE and name in view.sessions and topic.storage in record.shared
+        for name, record in view.brokers.items()
+    )
 
 
 def unserved(view: View) -> list[TopicId]:
@@ -336,15 +351,11 @@ def _member(
 
 def _waiting(view: View, topics: Iterable[tuple[KnownTopic, Assignment]]) -> list[WaitingTopics]:
     """Group topics by the broker for which they wait; those that the coordinator is about to move do not wait."""
-    moves = may_take_topics(view)
     found: dict[tuple[int, Durability], WaitingTopics] = {}
     for topic, assignment in topics:
-        if topic.durability is not Durability.NONE:
-            broker: int = assignment.owner
-        elif moves:
+        if moves_on(view, topic, assignment.owner):
             continue
-        else:
-            broker = ANY_BROKER
+        broker: int = assignment.owner if topic.durability is not Durability.NONE else ANY_BROKER
         group = found.setdefault(
             (broker, topic.durability), WaitingTopics(broker=broker, durability=topic.durability, count=0)
         )

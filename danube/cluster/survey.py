@@ -1,7 +1,8 @@
 """Collects from the tables of the cluster what the coordinator has to decide about, in bounded turns of the event loop.
 
 A cluster may have 100,000 topics, and almost none of them needs a decision. So a picture has only those that may:
-topics without durability whose owner does not run, with their assignments, and assignments that seem to have no topic.
+topics without durability whose owner does not run, with their assignments, topics of wals whose owner does not run or
+is another one than theirs, and assignments that seem to have no topic.
 If nothing was to be decided, the tables are not read again before one of them has changed.
 
 The tables may change while they are read. What is decided then depends on rows of different moments, as it does between
@@ -10,17 +11,29 @@ tables anyway: each action is conditional on the revisions of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import trio
 
-from danube.cluster.coordinator import AssignedTopic, Garbage, OrderedMove, Picture, PicturedTopic
+from danube.cluster.coordinator import AssignedTopic, Garbage, OrderedMove, Picture, PicturedTopic, RemoteTopic, Wals
+from danube.cluster.features import FAILOVER_LEVEL
 from danube.cluster.membership import Membership
 from danube.cluster.placement import Candidate
-from danube.cluster.records import BrokerState, CreatingRecord, broker_name, parse_broker, parse_topic_id, topic_key
+from danube.cluster.records import (
+    Assignment,
+    BrokerState,
+    CreatingRecord,
+    Wal,
+    WalRecord,
+    broker_name,
+    parse_broker,
+    parse_topic_id,
+    topic_key,
+    wal_of,
+)
 from danube.metadata import Table
 from danube.metadata.table import ROWS_PER_TURN
 from danube.model import Durability
@@ -28,6 +41,7 @@ from danube.model.ids import BrokerId, TopicId
 from danube.model.records import TopicRecord, members
 
 if TYPE_CHECKING:
+    from danube.cluster.absences import Absences
     from danube.cluster.departures import Departures
 
 __all__ = ["Survey"]
@@ -46,6 +60,7 @@ class Survey:
         topics, creating, deleted: the tables of the catalogue.
         candidates: returns the load of the brokers that is known at the moment.
         garbage: returns the objects of storages that wait for their deletion.
+        clock: seconds of a clock that never goes back.
 
     Attributes:
         worked_s: for how long the last picture has kept the event loop busy, in seconds.
@@ -59,6 +74,7 @@ class Survey:
         deleted: Table[list[TopicId]],
         candidates: Callable[[], Mapping[BrokerId, Candidate]],
         garbage: Callable[[], Sequence[Garbage]],
+        clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self._membership = membership
         self._topics = topics
@@ -68,6 +84,9 @@ class Survey:
         self._garbage = garbage
         self._orders: dict[TopicId, tuple[int, float]] = {}
         """The orders to move a topic that are known: revision, and when it was first seen."""
+        self._clock = clock
+        self._absences: Absences | None = None
+        self._overdue: frozenset[BrokerId] = frozenset()
         self._seen: Hashable = None
         """State of everything that the last picture depends on; None: it has changed meanwhile."""
         self._looked_at: Hashable = None
@@ -90,6 +109,7 @@ class Survey:
         self.worked_s, self._began = 0.0, trio.current_time()
         member = self._membership
         candidates = self._known()
+        self.note_absences()
         state = self._state(candidates)
         picture = Picture(
             topics={},
@@ -116,6 +136,29 @@ class Survey:
         self.worked_s += trio.current_time() - self._began
         return picture
 
+    def note_absences(self) -> None:
+        """Note which brokers have a session. To be called all the time: who becomes the coordinator has to know."""
+        member, now = self._membership, self._clock()
+        if member.is_alone:
+            return  # and loads nothing of this
+        from danube.cluster.absences import Absences
+        from danube.cluster.failover import overdue
+
+        self._absences = self._absences or Absences()
+        self._absences.note(member.brokers.values, member.sessions.values, now)
+        self._overdue = frozenset(overdue(member.brokers.values, self._absences, now))
+
+    def next_overdue_s(self) -> float | None:
+        """Return in how many seconds another broker has been away for its grace; None: none is away for a shorter time.
+
+        See :mod:`danube.cluster.failover`.
+        """
+        if self._absences is None:
+            return None
+        from danube.cluster.failover import next_overdue_s
+
+        return next_overdue_s(self._membership.brokers.values, self._absences, self._clock())
+
     def note_calm(self) -> None:
         """Note that nothing was to be decided about the topics of the last picture."""
         if self._seen is not None:
@@ -140,11 +183,13 @@ class Survey:
             self._deleted,
             member.sessions,
             member.brokers,
+            member.wals,
         )
         able = tuple(broker for broker, candidate in candidates.items() if candidate.refusal(None) is None)
         changes = tuple(table.changes for table in tables)
         assigned = member.assignments.changes, member.assignments.position
-        return assigned, changes, able, member.cluster.epoch_base
+        cluster = member.cluster.epoch_base, member.cluster.feature_level
+        return assigned, changes, able, self._overdue, cluster
 
     def _known(self) -> dict[BrokerId, Candidate]:
         """Return the load of each running broker."""
@@ -156,6 +201,7 @@ class Survey:
                 candidates.get(broker, Candidate(broker=broker)),
                 state=record.state if record is not None else BrokerState.GONE,
                 storages=frozenset(record.storages) if record is not None else frozenset(),
+                shared=frozenset(record.shared) if record is not None else frozenset(),
                 topics=member.topics[broker],
             )
         return known
@@ -184,9 +230,13 @@ class Survey:
         topics: dict[TopicId, PicturedTopic] = {}
         assignments: dict[TopicId, AssignedTopic] = {}
         existing: set[TopicId] = set()
+        wals = self._wals()
+        remote: dict[TopicId, RemoteTopic] = {}
         for rows in self._topics.batches(ROWS_PER_TURN):
             for name, record, revision in rows:
                 existing.update(record.topic_ids)
+                if record.durability is Durability.REMOTE:
+                    remote.update(self._moving(name, record, revision, wals, picture))
                 if record.durability is not Durability.NONE:
                     continue
                 for each, topic_id in members(name, record):
@@ -210,8 +260,35 @@ class Survey:
             topics=topics,
             assignments=assignments,
             creating=creating,
+            wals=msgspec.structs.replace(wals, topics=remote),
             burying=self.burying(list(self._deleted.values.values())),
         )
+
+    def _wals(self) -> Wals:
+        """Return the rows of the wals, and what is known of the brokers that are away; no topics."""
+        member = self._membership
+        rows: dict[Wal, tuple[WalRecord, int]] = {}
+        for name, record in member.wals.values.items():
+            storage, _, wal = name.rpartition("/")
+            rows[Wal(storage, wal)] = record, member.wals.revision(name)
+        shared = {parse_broker(name): record.shared for name, record in member.brokers.values.items()}
+        may_take = member.cluster.feature_level >= FAILOVER_LEVEL
+        return Wals(rows=rows, overdue=self._overdue if may_take else frozenset(), shared=shared)
+
+    def _moving(
+        self, name: str, record: TopicRecord, revision: int, wals: Wals, picture: Picture
+    ) -> Iterator[tuple[TopicId, RemoteTopic]]:
+        """Yield what belongs to a topic of durability ``remote`` and may need another owner."""
+        table = self._membership.assignments
+        for each, topic_id in members(name, record):
+            key = topic_key(topic_id)
+            assignment: Assignment | None = table.values.get(key)
+            if assignment is None:
+                continue
+            wal = Wal(record.storage, wal_of(assignment))
+            owner = wals.owner(wal)
+            if owner not in picture.sessions or owner != assignment.owner:
+                yield topic_id, RemoteTopic(each, revision, wal, assignment, table.revision(key))
 
     async def _give_way(self) -> None:
         self.worked_s += trio.current_time() - self._began

@@ -34,6 +34,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
+import trio
 
 from danube.history.changes import (
     GARBAGE,
@@ -63,6 +64,8 @@ __all__ = ["HistoryCatalogue"]
 _PARTS_PER_TRANSACTION: Final = 40
 """Parts changed by one transaction. Each may be of another topic, and in another object: with their assignments that
 makes up to three times as many conditions, which is below ``metadata_max_transaction_changes``."""
+_ROWS_PER_TURN: Final = 2_000
+"""Rows that are read before other tasks get their turn."""
 _ATTEMPTS: Final = 20
 """How often a change is repeated because other owners have changed the rows of its objects."""
 
@@ -221,6 +224,47 @@ class HistoryCatalogue:
             topic.start_offset = starts.get(topic_id, topic.start_offset)
             self.on_change(records, (), starts)
 
+    async def adopt_all(self, topic_ids: Iterable[TopicId]) -> None:
+        """As :meth:`adopt`, for many topics: in three lists, however many they are.
+
+        Raises:
+            DanubeError: the store cannot answer.
+        """
+        async with self._changing():
+            wanted = set(topic_ids)
+            self._released -= wanted
+            wanted -= self.topics.keys()
+            if not wanted:
+                return
+            records: list[PartRecord] = []
+            for count, item in enumerate((await self._store.list(SEGMENTS))[0], 1):
+                record = decode_record(item, _PART.decode)
+                if record.part.topic_id in wanted:
+                    records.append(self._keys.read_part(record))
+                if not count % _ROWS_PER_TURN:
+                    await trio.lowlevel.checkpoint()
+            starts = {
+                topic_of_start(item.key): Offset(int(item.value))
+                for item in (await self._store.list(STARTS))[0]
+                if topic_of_start(item.key) in wanted
+            }
+            refs = {record.ref for record in records}
+            unknown = refs - self.objects.keys()
+            rows = (await self._store.list(OBJECTS))[0] if unknown else ()
+            found = {ref: item for item in rows if (ref := self._keys.ref(item.key)) in unknown}
+            for record in records:
+                self.topic(record.part.topic_id).add(record)
+            for ref, row in found.items():
+                self._know(ref, row)
+            self._note_shared(refs)
+            for topic_id, start in starts.items():
+                self.topic(topic_id).start_offset = start
+            self.on_change(records, (), starts)
+
+    def was_released(self, topic_id: TopicId) -> bool:
+        """Whether this broker has released a topic, and not adopted it since."""
+        return topic_id in self._released
+
     def release(self, topic_id: TopicId) -> None:
         """Forget the history of a topic that has another owner now. Nothing changes in the metadata."""
         self._released.add(topic_id)
@@ -359,13 +403,21 @@ class HistoryCatalogue:
         for part in parts:
             self.topic(part.topic_id).add(PartRecord(ref.storage, ref.key, part))
 
-    def forget_commits(self, storage: str) -> None:
-        """Remove all commits in a storage, before they are read again."""
+    def forget_commits(self, storage: str, prefix: str) -> None:
+        """Remove all commits in a storage whose keys have a prefix, before they are read again."""
         for topic in self.topics.values():
-            gone = [record for record in topic.parts if record.storage == storage and record.ref in self.commits]
+            gone = [
+                record
+                for record in topic.parts
+                if record.storage == storage and record.object.startswith(prefix) and record.ref in self.commits
+            ]
             if gone:
                 topic.remove(gone)
-        self.commits = {ref: record for ref, record in self.commits.items() if ref.storage != storage}
+        self.commits = {
+            ref: record
+            for ref, record in self.commits.items()
+            if ref.storage != storage or not ref.key.startswith(prefix)
+        }
 
     def _release_commit(self, record: PartRecord) -> None:
         ref = record.ref

@@ -8,7 +8,18 @@ import msgspec
 import pytest
 import trio
 
-from danube.cluster.records import ASSIGNMENTS, MOVES, SESSIONS, Assignment, MoveRecord, Reason, topic_key
+from danube.cluster.records import (
+    ASSIGNMENTS,
+    MOVES,
+    SESSIONS,
+    WALS,
+    Assignment,
+    MoveRecord,
+    Reason,
+    WalRecord,
+    topic_key,
+    wal_key,
+)
 from danube.log import MemoryLog
 from danube.metadata import Condition, Delete, DeleteEvent, EventBatch, KeyValue, LeaseId, MemoryStore, Put, PutEvent
 from danube.model.errors import UnavailableError
@@ -37,7 +48,7 @@ ASSIGNED = msgspec.msgpack.encode(Assignment(BrokerId(1), OwnerEpoch(1), Reason.
 class FakeNode:
     """A broker that serves topics of durability ``disk``, and others."""
 
-    def __init__(self, name, topics=(), *, lossy=(), is_certain=True):
+    def __init__(self, name, topics=(), *, lossy=(), is_certain=True, durability=Durability.DISK):
         self.name = name
 
         def check():
@@ -46,7 +57,8 @@ class FakeNode:
 
         kept = MemoryLog(TopicId(1), check=check)
         self.topics = {
-            each: SimpleNamespace(name=each, topic_id=hash(each), lossy=False, is_frozen=False) for each in topics
+            each: SimpleNamespace(name=each, topic_id=hash(each), lossy=False, is_frozen=False, durability=durability)
+            for each in topics
         }
         self.topics |= {each: SimpleNamespace(name=each, topic_id=hash(each), lossy=True, kept=kept) for each in lossy}
         self.records = {}
@@ -97,6 +109,9 @@ def test_topics_without_durability_may_have_a_former_owner_whose_session_is_not_
     assert violations(FakeNode("h1", lossy=["/default/t"], is_certain=False), present) == []
     assert violations(FakeNode("h1", lossy=["/default/t"]), present)
     assert violations(FakeNode("h1", ["/default/t"], is_certain=False), FakeNode("h2", ["/default/t"]))
+    remote = FakeNode("h2", ["/default/t"], durability=Durability.REMOTE)
+    assert violations(FakeNode("h1", ["/default/t"], is_certain=False, durability=Durability.REMOTE), remote) == []
+    assert violations(FakeNode("h1", ["/default/t"], durability=Durability.REMOTE), remote)
 
 
 async def test_differences_between_brokers_and_metadata_are_named():
@@ -130,8 +145,12 @@ async def test_differences_between_brokers_and_metadata_are_named():
         assert "h1 is not ready" in await find_differences(store, [node])
 
 
-def assigned(owner, epoch):
-    return msgspec.msgpack.encode(Assignment(BrokerId(owner), OwnerEpoch(epoch), Reason.FAILOVER))
+def assigned(owner, epoch, wal=""):
+    return msgspec.msgpack.encode(Assignment(BrokerId(owner), OwnerEpoch(epoch), Reason.FAILOVER, wal=wal))
+
+
+def wal(owner, former):
+    return Put(WALS + wal_key("s3", "b1"), msgspec.msgpack.encode(WalRecord(BrokerId(owner), BrokerId(former))))
 
 
 async def story_of(*changes):
@@ -171,6 +190,20 @@ async def test_an_owner_that_lives_is_replaced_only_by_the_move_that_is_ordered(
         assert "by a move that is not ordered, or whose order remains" in found
     (found,) = check_owners(await story_of(*begin, order, [Delete(row)], [moved(2, 5)]))
     assert "not ordered" in found
+
+
+async def test_topics_follow_their_wal_which_changes_hands_only_without_a_session():
+    key = ASSIGNMENTS + topic_key(TopicId(7))
+    begin = [SESSION], [Put(key, assigned(1, 1))]
+    over = [Delete(SESSION.key)]
+    follow = [Put(key, assigned(2, 2, "b1"))]
+    assert check_owners(await story_of(*begin, over, [wal(2, 1)], [SESSION], follow)) == []
+    (found,) = check_owners(await story_of(*begin, [wal(2, 1)], over, follow))
+    assert "gives /wals/s3/b1 to b2 instead of b1, which has a session" in found
+    (found,) = check_owners(await story_of(*begin, over, [wal(2, 1)], [wal(3, 1)]))
+    assert "gives /wals/s3/b1 to b3 instead of b2" in found
+    (found,) = check_owners(await story_of(*begin, over, [wal(3, 1)], [SESSION], follow))
+    assert "to b2 while b1 has a session" in found
 
 
 class Recorded:

@@ -45,11 +45,17 @@ class Assigning:
         self._changes = changes
         self._membership = membership
 
-    def assigned(self, owners: Mapping[TopicId, BrokerId], reason: Reason, epoch: OwnerEpoch) -> list[Step]:
-        """Return the steps that assign topics to their first owners."""
+    def assigned(
+        self, owners: Mapping[TopicId, BrokerId], reason: Reason, epoch: OwnerEpoch, wal: str = ""
+    ) -> list[Step]:
+        """Return the steps that assign topics to their first owners; ``wal``: see :class:`Assignment`."""
         table = self._membership.assignments
         return [
-            Step(table, topic_key(topic_id), table.create(topic_key(topic_id), Assignment(owner, epoch, reason)))
+            Step(
+                table,
+                topic_key(topic_id),
+                table.create(topic_key(topic_id), Assignment(owner, epoch, reason, wal=wal)),
+            )
             for topic_id, owner in owners.items()
             if topic_key(topic_id) not in table.values  # else it was restored or withheld before
         ]

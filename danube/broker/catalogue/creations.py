@@ -64,6 +64,7 @@ class Creations:
         place: Place | None = None,
         *,
         revocable: bool = False,
+        wal: str = "",
     ) -> TopicRecord:
         """Create a plain (0 partitions) or partitioned topic in one step.
 
@@ -73,6 +74,7 @@ class Creations:
             topic, durability, partitions, storage, policies: of the new topic.
             place: chooses the owners; by default this broker owns all of it.
             revocable: whether the creation is undone if it turns out that it was applied after this has failed.
+            wal: of durability ``remote``; see :class:`~danube.cluster.records.Assignment`.
         """
         self._records.check_base_name(topic)
         self._records.check_partitions(topic, partitions)
@@ -84,18 +86,18 @@ class Creations:
             given = policies if policies is not None else TopicPolicies()
             return TopicRecord(durability, partitions, ids, self._clock_us(), storage, given)
 
-        new = NewTopic(self._entering, topic, count, make, Reason.CREATED, self._membership.first_epoch, place)
+        new = NewTopic(self._entering, topic, count, make, Reason.CREATED, self._membership.first_epoch, place, wal)
         return await self._entering.enter(new, revocable=revocable)
 
     async def enlarge(
-        self, topic: str, partitions: int, place: Place | None = None, *, revocable: bool = False
+        self, topic: str, partitions: int, place: Place | None = None, *, revocable: bool = False, wal: str = ""
     ) -> TopicRecord:
         """Give a partitioned topic more partitions, and return its new record.
 
         Args:
             topic: its name.
             partitions: their new number; no change if it has as many already.
-            place, revocable: of the added ones, as for :meth:`create`.
+            place, revocable, wal: of the added ones, as for :meth:`create`.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
@@ -116,7 +118,7 @@ class Creations:
             return msgspec.structs.replace(record, partitions=partitions, topic_ids=ids)
 
         count = partitions - (known.partitions if known is not None else 0)
-        new = NewTopic(self._entering, topic, count, make, Reason.CREATED, self._membership.first_epoch, place)
+        new = NewTopic(self._entering, topic, count, make, Reason.CREATED, self._membership.first_epoch, place, wal)
         return await self._entering.enter(new, revocable=revocable)
 
     async def restore(
@@ -124,6 +126,7 @@ class Creations:
         topic: str,
         record: TopicRecord,
         subscriptions: Mapping[TopicId, Mapping[str, SubscriptionRecord]],
+        wal: str = "",
     ) -> None:
         """Enter a topic that existed elsewhere, with its ids and subscriptions. May be repeated after an interruption.
 
@@ -131,6 +134,7 @@ class Creations:
             topic: its name; a namespace that is missing is created.
             record: its former record.
             subscriptions: by topic id and name. Their cursors are elsewhere, and durable.
+            wal: as for :meth:`create`.
 
         Raises:
             AlreadyExistsError: another topic of this name exists.
@@ -155,5 +159,5 @@ class Creations:
             return record
 
         # The record comes last: until then nothing of this is visible.
-        new = NewTopic(self._entering, topic, len(record.topic_ids), make, Reason.FOUND, epoch)
+        new = NewTopic(self._entering, topic, len(record.topic_ids), make, Reason.FOUND, epoch, wal=wal)
         await self._entering.enter(new, revocable=True)

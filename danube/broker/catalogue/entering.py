@@ -76,6 +76,7 @@ class NewTopic:
             created in the same transaction.
         reason, epoch: of the assignments.
         place: chooses the owners; None: this broker owns all of them.
+        wal: of the assignments; see :class:`~danube.cluster.records.Assignment`.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class NewTopic:
         reason: Reason,
         epoch: OwnerEpoch,
         place: Place | None = None,
+        wal: str = "",
     ) -> None:
         self.topic = topic
+        self.wal = wal
         self.number = number
         self.record: TopicRecord
         self.owners: dict[TopicId, BrokerId] = {}
@@ -172,7 +175,8 @@ class NewTopic:
         self.begin(reserved)
         if not self.owners:
             return []
-        return [*self.finish(), *self._entering.assigning.assigned(self.owners, self.reason, self.epoch), *self.fixed()]
+        assigned = self._entering.assigning.assigned(self.owners, self.reason, self.epoch, self.wal)
+        return [*self.finish(), *assigned, *self.fixed()]
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -348,7 +352,7 @@ class Entering:
             async with changes.changing():
                 for ids in groups(list(new.owners)):
                     group = {each: new.owners[each] for each in ids}
-                    await changes.apply(still, *self.assigning.assigned(group, new.reason, new.epoch))
+                    await changes.apply(still, *self.assigning.assigned(group, new.reason, new.epoch, new.wal))
                 await new.count()  # others may have created topics since it was announced
                 new.check_quota()
                 await changes.apply(Step(creating, topic, creating.delete(topic)), *new.finish(), *new.fixed())

@@ -1,4 +1,4 @@
-"""Durability ``remote``: topics whose commits are stored in a bucket, one remote journal for each storage in use.
+"""Durability ``remote``: topics whose commits are stored in a bucket, in one remote journal for each wal in use.
 
 A journal is opened (:mod:`danube.broker.durability.claims`) when the broker starts, if the metadata or the storage
 itself contains such topics, or when the first one is created. So a broker on a new machine, with only the configuration
@@ -18,6 +18,10 @@ still runs seals, writes manifests, and deletes commits, until it finds the fenc
 
     claim, fences -> manifests -> catalogue -> commits that are not sealed -> topics -> manifest of the new owner
 
+In a cluster the metadata say which broker owns a wal, and its topics are assigned to that one. A broker that goes on
+with the wal of a dead one (:mod:`danube.broker.durability.adoption`) recovers its topics in the same way; the
+manifests are not needed then, because the metadata have the whole catalogue.
+
 The last step is taken at each start, so no manifest that a fenced owner still writes has the highest epoch. The bucket
 as a whole is taken over as soon as it holds no data of topics that were not restored; until then nothing in it is
 merged or deleted.
@@ -26,8 +30,9 @@ merged or deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -38,6 +43,8 @@ from danube.broker.durability.claims import Claims
 from danube.broker.durability.level import Level, Surroundings
 from danube.broker.topic.recovered import RecoveryVisitor
 from danube.broker.topic.topic import Topic
+from danube.cluster.ownership import Elsewhere
+from danube.cluster.records import Reason, Wal, broker_name, parse_topic_id, topic_key, wal_of
 from danube.history import (
     Bucket,
     RemoteJournal,
@@ -54,7 +61,6 @@ from danube.history import (
     highest_epoch,
     read_bucket,
     survey_topics,
-    wal_place,
 )
 from danube.history.tenure import owner_epoch
 from danube.log import Entry, EntryType, ProducerTable, Settling, TopicLog
@@ -64,10 +70,12 @@ from danube.model.errors import (
     DanubeError,
     DataLossError,
     InternalError,
+    NotOwnerError,
     OwnerFencedError,
     StorageError,
     StorageUnavailableError,
     TopicNotFoundError,
+    UnavailableError,
 )
 from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, OwnerEpoch, ProducerId, TopicId
 from danube.model.log_events import log_event
@@ -84,8 +92,11 @@ from danube.storage import Storage
 if TYPE_CHECKING:
     from danube.broker.catalogue.entering import Place
     from danube.broker.delivery.subscription import Subscription
+    from danube.broker.durability.adoption import Adoption
     from danube.broker.topic.recovered import TopicState
+    from danube.cluster.records import Assignment
     from danube.log import RecoveredTopic
+    from danube.metadata import RowChange
     from danube.model import SubscriptionPolicy, SubscriptionType
 
 __all__ = ["BucketLevel"]
@@ -93,15 +104,17 @@ __all__ = ["BucketLevel"]
 _log = logging.getLogger("danube.remote")
 
 _RETRY_S: Final = 1.0
+_FOLLOW_S: Final = 10.0
+"""How long the owner of a wal that was claimed waits for the assignments of the topics in it."""
 
 
 class _Face:
     """The part of the broker that one remote journal may use."""
 
-    def __init__(self, topics: BucketLevel, storage: str) -> None:
+    def __init__(self, topics: BucketLevel, wal: Wal) -> None:
         self._topics = topics
         self._commits = topics.runtime.commits
-        self._storage = storage
+        self._wal = wal
 
     def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
         self._commits.settled(entries, error)
@@ -110,8 +123,8 @@ class _Face:
         self._commits.stalled(entries, error)
 
     def remote_state(self) -> RemoteState:
-        records = self._topics.kept_records(self._storage)
-        known = [topic for topic in self._topics.living() if topic.storage == self._storage]
+        records = self._topics.kept_records(self._wal)
+        known = self._topics.living(self._wal)
         return RemoteState(
             {name: (record.topic_ids, Catalogue.encode(record)) for name, record in records.items()},
             {topic.topic_id: _records_of(topic) for topic in known if topic.subscriptions},
@@ -143,6 +156,7 @@ class BucketLevel(Level):
 
     Attributes:
         by_id: the served topics by id.
+        claims: the wals of this broker.
     """
 
     checkpointed = False
@@ -155,16 +169,28 @@ class BucketLevel(Level):
         super().__init__(surroundings)
         self._storages = storages
         self.by_id: dict[int, Topic] = {}
+        self._wal_of: dict[int, Wal] = {}
+        """The wals of topics that were built."""
+        self._assigned = trio.Event()
+        """Set, and replaced, whenever a topic was assigned to a broker."""
         self._deleting: set[int] = set()
         """First ids of topics whose deletion has begun."""
         self.claims = Claims(
             self.runtime,
             self.history,
+            self.membership,
             storages,
-            has_topics=lambda name: bool(self.records(name)),
+            has_topics=lambda wal: bool(self.records(wal)),
             recover=self._recover,
             claimed=self._claimed,
+            lost=self._lose,
         )
+        self._adoption: Adoption | None = None
+        self._adopts = False
+        self._tasks: trio.Nursery | None = None
+        self.claims.on_started = self._look_for_wals
+        self.membership.on_wal = self._look_for_wals
+        self.membership.on_assigned.append(self._assignment_changed)
 
     # --- Life cycle ---
 
@@ -179,6 +205,8 @@ class BucketLevel(Level):
         if is_new:
             self.catalogue.unknown = self.claims.unknown
         await self.claims.start(tasks, journals, is_new=is_new)
+        self._tasks = tasks
+        self._look_for_wals()
 
     async def aclose(self) -> None:
         """Commit pending entries, and close the journals."""
@@ -190,47 +218,173 @@ class BucketLevel(Level):
 
     # --- Recovery ---
 
-    async def _recover(self, name: str) -> RemoteJournal:
-        """Claim a bucket, recover its topics, and serve them; return its journal, which does not run yet."""
-        runtime, storage = self.runtime, self._storages[name]
+    async def _recover(self, wal: Wal, is_home: bool) -> RemoteJournal:
+        """Claim a wal, recover its topics, and serve them; return its journal, which does not run yet."""
+        name, runtime, storage = wal.storage, self.runtime, self._storages[wal.storage]
         history, cluster = self.history, runtime.config.cluster
+        if not self.membership.is_alone:
+            await self.membership.check_wal(*wal)
         bucket = await read_bucket(storage, cluster)  # a bucket that cannot be read must not be fenced
-        place = wal_place(cluster, history.catalogue.tenure.broker)
+        place = self.claims.place(wal)
         former = await highest_epoch(storage, place)
         await history.catalogue.raise_epoch(OwnerEpoch(max(former, bucket.former_epoch(history.stream)) + 1))
         await self.membership.raise_epoch(max(bucket.highest_epoch(), owner_epoch(history.catalogue.epoch, 0)))
         journal = RemoteJournal(
             storage,
             history.catalogue,
-            _Face(self, name),
+            _Face(self, wal),
             runtime.limits,
             place=place,
             owner=f"{runtime.seams.random.getrandbits(64):016x}",
             wall_clock_us=runtime.clock_us,
             manifests_current=lambda: not history.manifests[name].pending,
         )
-        history.manifests[name].check_owner = journal.check_owner
+        if is_home:
+            history.manifests[name].check_owner = partial(self._check_owner, wal, journal)
 
         async def enter_history(recovered: RemoteRecovered) -> None:
             nonlocal bucket
             bucket = await read_bucket(storage, cluster)
             await self.membership.raise_epoch(max(bucket.highest_epoch(), journal.recovered_epoch))
             # The fences are there: what is read from now on is complete.
-            self.claims.release_manifests(name, history.catalogue.epoch)
+            if is_home:
+                self.claims.release_manifests(name, history.catalogue.epoch)
             if self._is_foreign(bucket):
                 await self._enter_history(name, bucket, recovered, restoring)
+            if not self.membership.is_alone:
+                await self._wait_followed(wal, recovered)
+            await history.catalogue.adopt_all(self._adopted(recovered))
 
         async with AsyncExitStack() as restoring:
             recovered = await journal.recover(enter_history)
-            if not former and self.records(name):
+            if not former and self.records(wal):
                 raise DataLossError(
-                    f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(name))} for"
+                    f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(wal))} for"
                     " one; restore the objects below wal/ from a copy"
                 )
-            records = await self._agree(name, recovered)
-        self._revive(name, journal, records, recovered)
-        await self._take_over(name, bucket)
+            records = await self._agree(wal, recovered)
+        if not self.membership.is_alone:
+            await self.membership.check_wal(*wal)  # the claim may have come so late that it has fenced a successor
+        self._revive(wal, journal, records, recovered)
+        if is_home:
+            await self._take_over(name, bucket)
         return journal
+
+    async def _wait_followed(self, wal: Wal, recovered: RemoteRecovered) -> None:
+        """Wait until all topics in a wal are assigned to its owner, this broker: a topic that is not would be dropped.
+
+        Raises:
+            UnavailableError: one still belongs to the former owner of the wal.
+            DanubeError: the metadata cannot answer.
+        """
+        for topic in recovered.state.topics:
+            if self.catalogue.find(topic) is None:
+                await self.catalogue.refresh(topic)  # it was created a moment before its broker died
+        with trio.move_on_after(_FOLLOW_S):
+            while self._not_followed(wal, recovered):
+                await self._assigned.wait()
+        behind = self._not_followed(wal, recovered)
+        if behind:
+            raise UnavailableError(f"wal {wal.name}: {behind}; retry")
+
+    def _not_followed(self, wal: Wal, recovered: RemoteRecovered) -> str:
+        assignments = self.membership.assignments.values
+        for topic, (topic_ids, _) in recovered.state.topics.items():
+            for topic_id in topic_ids:
+                given = assignments.get(topic_key(topic_id))
+                if given is not None and given.owner != self.membership.me and wal_of(given) == wal.name:
+                    return f"topic {topic!r} still belongs to broker {broker_name(given.owner)}"
+        return ""
+
+    def _adopted(self, recovered: RemoteRecovered) -> list[TopicId]:
+        """Return the recovered topics whose history was not read when this broker started, or was released since."""
+        assignments, catalogue = self.membership.assignments.values, self.history.catalogue
+        found = []
+        for topic_id in (each for topic_ids, _ in recovered.state.topics.values() for each in topic_ids):
+            given = assignments.get(topic_key(topic_id))
+            if given is None or given.owner != self.membership.me:
+                continue
+            if given.reason is Reason.FAILOVER or catalogue.was_released(topic_id):
+                found.append(topic_id)
+        return found
+
+    async def _check_owner(self, wal: Wal, journal: RemoteJournal) -> None:
+        """Verify that no other owner has claimed a wal, before a manifest is written.
+
+        In a cluster the topics of a wal that was lost are given up, and the manifest has those that are left.
+
+        Raises:
+            OwnerFencedError: another process has claimed the bucket of this broker, which is alone.
+            StorageError: the backend cannot be read.
+        """
+        try:
+            if journal.failure is None:
+                await journal.check_owner()
+        except OwnerFencedError as error:
+            if not self.claims.gives_way(wal):
+                raise
+            journal.abandon(error)
+
+    # --- Wals that are lost ---
+
+    def _assignment_changed(self, change: RowChange[Assignment]) -> None:
+        """Give up a wal whose topics are assigned to its new owner."""
+        after, me = change.after, self.membership.me
+        self._assigned.set()
+        self._assigned = trio.Event()
+        if after is None:
+            return
+        topic_id = parse_topic_id(change.name)
+        wal = self._wal_of.get(topic_id)
+        if wal is not None and wal_of(after) == wal.name and (after.owner != me or self._is_later(topic_id)):
+            error = OwnerFencedError(
+                f"wal {wal.name} of storage {wal.storage!r} was given to another broker while this one had no session"
+            )
+            self.claims.lose(wal, error)
+
+    def _is_later(self, topic_id: TopicId) -> bool:
+        """Whether a topic of this broker had another owner since it was built."""
+        topic = self.by_id.get(topic_id)
+        return topic is not None and topic.owner_epoch not in (NO_OWNER_EPOCH, self.membership.epoch(topic_id))
+
+    def _lose(self, wal: Wal) -> None:
+        """Serve the topics of a wal no longer; their history is the business of another broker."""
+        gone = [topic_id for topic_id, at in self._wal_of.items() if at == wal]
+        self.registry.withdraw(map(TopicId, gone), self._moved)
+        for topic_id in gone:
+            self.by_id.pop(topic_id, None)
+            del self._wal_of[topic_id]
+            self.history.release_topic(TopicId(topic_id))
+        self.history.catalogue.forget_commits(wal.storage, f"wal/{self.claims.place(wal)}/")
+        self._look_for_wals()
+
+    @property
+    def adoption(self) -> Adoption:
+        """Opens the wals that this broker gets from others."""
+        if self._adoption is None:
+            from danube.broker.durability.adoption import Adoption  # a broker that is alone needs none
+
+            self._adoption = Adoption(self.membership, self.catalogue.tables.topics, self.claims)
+        return self._adoption
+
+    def _look_for_wals(self) -> None:
+        """A wal has another owner, or was lost, or this broker has begun to open wals."""
+        if self._tasks is None or (self.membership.is_alone and not self.membership.wals.values):
+            return
+        if not self._adopts:
+            self._adopts = True
+            self._tasks.start_soon(self.adoption.run)
+        self.adoption.look_again()
+
+    def _moved(self, name: str) -> DanubeError:
+        """Return the error for those who use a topic that this broker has lost."""
+        _, topic_id = self.catalogue.locate(name)
+        owner = self.membership.owners.owner_of(topic_id)
+        address = owner.address if isinstance(owner, Elsewhere) else ""
+        return NotOwnerError(
+            f"topic {name!r} has another owner: broker {self.membership.broker} was taken for dead",
+            {"address": address},
+        )
 
     def _is_foreign(self, bucket: Bucket) -> bool:
         return bool(bucket.epoch) and bucket.incarnation != self.history.catalogue.incarnation
@@ -300,7 +454,8 @@ class BucketLevel(Level):
         That holds only if there are no commits of other brokers, which will be claimed by brokers of their names.
         """
         cluster, broker = self.runtime.config.cluster, self.history.catalogue.tenure.broker
-        is_only_log = await brokers_with_commits(self._storages[name], cluster) <= {broker}
+        logs = await brokers_with_commits(self._storages[name], cluster)
+        is_only_log = {wal.partition("-")[0] for wal in logs} <= {broker}
         return sorted(
             topic
             for topic, record in bucket.topics.items()
@@ -308,12 +463,14 @@ class BucketLevel(Level):
             and not (is_only_log and decode_topic(record).durability is Durability.REMOTE)
         )
 
-    async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
+    async def _agree(self, wal: Wal, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
         """Make the metadata agree with the bucket, and return the records of its topics that can be served."""
+        name = wal.storage
         catalogue, url = self.catalogue, self._storages[name].url
         records = {
             topic: msgspec.structs.replace(decode_topic(encoded), storage=name)
-            for topic, (_, encoded) in recovered.state.topics.items()
+            for topic, (topic_ids, encoded) in recovered.state.topics.items()
+            if self.membership.wal_of(topic_ids[0]) in (None, wal.name)  # else it was moved away
         }
         for topic, record in list(records.items()):
             present = catalogue.find(topic)
@@ -325,13 +482,13 @@ class BucketLevel(Level):
             else:
                 await self._withhold(topic, record, present)
                 del records[topic]
-        for topic, record in self.records(name).items():
+        for topic, record in self.records(wal).items():
             if topic not in records:
                 await self._take_back(topic, record)
         for topic, record in records.items():
             copy = catalogue.find(topic)
             if copy is None:
-                await catalogue.creations.restore(topic, record, {})
+                await catalogue.creations.restore(topic, record, {}, self._noted(wal))
                 _log.warning(
                     "topic %r was recovered from %s", topic, url, extra=log_event("topic.recovered", topic=topic)
                 )
@@ -340,7 +497,7 @@ class BucketLevel(Level):
         for topic, record in catalogue.withheld(name).items():
             if topic in records:
                 await catalogue.release(topic, name)  # its name is free now
-            elif topic not in recovered.state.topics:
+            elif topic not in recovered.state.topics and self.membership.is_alone:  # else it may be in another wal
                 for number in record.topic_ids:  # another owner has deleted it
                     await self.history.drop_topic(number, topic)
                 await catalogue.release(topic, name)
@@ -368,10 +525,11 @@ class BucketLevel(Level):
         """Serve withheld topics of a name, if it is free; with two of them, one stays withheld."""
         for storage in list(self.claims.journals):  # others may be opened meanwhile
             record = self.catalogue.withheld(storage).get(name)
-            if record is None or self.catalogue.find(name) is not None:
+            if record is None or self.catalogue.find(name) is not None or record.topic_ids[0] not in self.by_id:
                 continue
             try:
-                await self.catalogue.creations.restore(name, record, {})
+                wal = self._wal_of[record.topic_ids[0]]
+                await self.catalogue.creations.restore(name, record, {}, self._noted(wal))
             except DanubeError as error:
                 _log.error(
                     "topic %r of %s cannot be served yet: %s",
@@ -415,14 +573,18 @@ class BucketLevel(Level):
             await self.history.drop_topic(number, topic)
 
     def _revive(
-        self, name: str, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered
+        self, wal: Wal, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered
     ) -> None:
         """Build the topics, also the withheld ones for snapshots of the journal; serve those of ``records``."""
         subscriptions = {
             number: {subscription: decode_subscription(encoded) for subscription, encoded in found.items()}
             for number, found in recovered.state.subscriptions.items()
         }
-        withheld = self.catalogue.withheld(name)
+        withheld = {
+            topic: record
+            for topic, record in self.catalogue.withheld(wal.storage).items()
+            if topic in recovered.state.topics
+        }
         everything = [(topic, record) for known in (records, withheld) for topic, record in known.items()]
         names = {number: each for topic, record in everything for each, number in members(topic, record)}
         visitor = RecoveryVisitor(
@@ -443,7 +605,7 @@ class BucketLevel(Level):
                 state = recovered.topics.get(number, RemoteTopicState())
                 revived = self._build(each, number, record, journal, state, visitor.topics.get(number))
                 self._restore_subscriptions(revived, subscriptions.get(number, {}), visitor)
-                self.by_id[number] = revived
+                self._add(wal, revived)
                 if topic in records:
                     self.registry.adopt(revived)
 
@@ -506,27 +668,63 @@ class BucketLevel(Level):
         policies = self.policies.of_topic(name, record)
         return Topic(runtime, self.registry, self, name, topic_id, record, policies, log, producers, journal)
 
-    def records(self, storage: str) -> dict[str, TopicRecord]:
-        """Return the records of the topics of this durability in a storage, without those of other brokers."""
+    def _add(self, wal: Wal, topic: Topic) -> None:
+        self.by_id[topic.topic_id] = topic
+        self._wal_of[topic.topic_id] = wal
+
+    def _noted(self, wal: Wal) -> str:
+        """Return how an assignment to this broker names a wal."""
+        return "" if wal.name == self.membership.broker else wal.name
+
+    def records(self, wal: Wal) -> dict[str, TopicRecord]:
+        """Return the records of the topics of this durability in a wal, without those of other brokers."""
         return {
             name: record
             for name, record in self.catalogue.topics()
             if record.durability is Durability.REMOTE
-            and record.storage == storage
-            and self.membership.owner(record.topic_ids[0]) in (None, self.membership.me)
+            and record.storage == wal.storage
+            and self._is_in(wal, record.topic_ids[0])
         }
 
-    def kept_records(self, storage: str) -> dict[str, TopicRecord]:
-        """Return the records of the topics in a bucket, also withheld ones, but none whose deletion has begun."""
-        records = {**self.catalogue.withheld(storage), **self.records(storage)}
+    def _is_in(self, wal: Wal, topic_id: TopicId) -> bool:
+        """Whether a topic that has the storage of a wal is in it, and belongs to this broker or to none."""
+        assignment = self.membership.assignments.values.get(topic_key(topic_id))
+        if assignment is None:
+            return wal == self.claims.home(wal.storage)
+        return assignment.owner == self.membership.me and wal_of(assignment) == wal.name
+
+    def kept_records(self, wal: Wal) -> dict[str, TopicRecord]:
+        """Return the records of the topics in a wal, also withheld ones, but none whose deletion has begun."""
+        withheld = {
+            name: record
+            for name, record in self.catalogue.withheld(wal.storage).items()
+            if self._wal_of.get(record.topic_ids[0]) == wal
+        }
+        records = {**withheld, **self.records(wal)}
         return {name: record for name, record in records.items() if record.topic_ids[0] not in self._deleting}
 
-    def living(self) -> Iterable[Topic]:
-        """Return the topics that are served."""
-        return self.by_id.values()
+    def living(self, wal: Wal) -> list[Topic]:
+        """Return the topics of a wal that are served."""
+        return [topic for topic in self.by_id.values() if self._wal_of[topic.topic_id] == wal]
+
+    async def _journal_of(self, record: TopicRecord) -> tuple[Wal, RemoteJournal]:
+        """Return the wal of a topic, and its journal; raises as :meth:`Claims.open`."""
+        name = self.membership.wal_of(record.topic_ids[0])
+        wal = Wal(record.storage, name) if name is not None else self.claims.home(record.storage)
+        journal = self.claims.wals.get(wal)
+        if journal is not None:
+            return wal, journal
+        if wal != self.claims.home(record.storage):
+            raise self.adoption.unavailable(wal)
+        journal = await self.claims.open(record.storage)
+        return self.claims.home(record.storage), journal
 
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError:
         """Return why a topic of this durability is not served."""
+        at = self.membership.wal_of(record.topic_ids[0])
+        wal = Wal(record.storage, at) if at is not None else self.claims.home(record.storage)
+        if wal not in self.claims.wals and wal != self.claims.home(record.storage):
+            return self.adoption.unavailable(wal)
         failure = self.claims.failures.get(record.storage)
         why = failure.message if failure is not None else "its creation or deletion is in progress"
         if failure is not None and not failure.retryable and not isinstance(failure, StorageError):
@@ -553,7 +751,10 @@ class BucketLevel(Level):
                 f"topic {name!r} exists already in {self._storages[storage].url}, and is not served: another topic has"
                 " its name, or the metadata is unavailable; the log of the broker says which"
             )
-        record = await self.catalogue.creations.create(name, durability, partitions, storage, policies, revocable=True)
+        wal = self.claims.home(storage)
+        record = await self.catalogue.creations.create(
+            name, durability, partitions, storage, policies, revocable=True, wal=self._noted(wal)
+        )
 
         def bring_to_life() -> None:
             latest = self._latest(name, record)
@@ -561,7 +762,7 @@ class BucketLevel(Level):
                 return
             for each, number in members(name, record):
                 topic = self._build(each, number, latest, journal, RemoteTopicState(), None)
-                self.by_id[number] = topic
+                self._add(wal, topic)
                 self.registry.adopt(topic)
 
         change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
@@ -578,9 +779,8 @@ class BucketLevel(Level):
 
         Raises as :meth:`create`.
         """
-        storage = record.storage
-        journal = await self.claims.open(storage)
-        record = await self.catalogue.creations.enlarge(name, partitions, revocable=True)
+        wal, journal = await self._journal_of(record)
+        record = await self.catalogue.creations.enlarge(name, partitions, revocable=True, wal=self._noted(wal))
         if self._latest(name, record) is None:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was to get more partitions")
 
@@ -591,7 +791,7 @@ class BucketLevel(Level):
             for each, number in members(name, record):
                 if number not in self.by_id:
                     topic = self._build(each, number, latest, journal, RemoteTopicState(), None)
-                    self.by_id[number] = topic
+                    self._add(wal, topic)
                     self.registry.adopt(topic)
 
         change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
@@ -608,7 +808,7 @@ class BucketLevel(Level):
         Raises as :meth:`Claims.open`, StorageUnavailableError as :meth:`create`, and TopicNotFoundError: the topic was
         deleted in the meantime.
         """
-        journal = await self.claims.open(record.storage)
+        _, journal = await self._journal_of(record)
         latest = self._latest(name, record)  # the last caller has to store the last change
         if latest is None or latest.topic_ids != record.topic_ids:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was being changed")
@@ -620,7 +820,7 @@ class BucketLevel(Level):
 
         Raises what :meth:`Claims.open` does.
         """
-        await self.claims.open(record.storage)
+        await self._journal_of(record)
 
     async def delete(
         self,
@@ -633,7 +833,7 @@ class BucketLevel(Level):
         Raises as :meth:`Claims.open`, and DanubeError: the metadata cannot be written at all; the deletion may be
         repeated.
         """
-        journal = await self.claims.open(self.catalogue.expect(name).storage)
+        _, journal = await self._journal_of(self.catalogue.expect(name))
         record = self.catalogue.expect(name)
         check_topic_ids(name, topic_ids, record.topic_ids[0])
         # From here on no change of the record is submitted, and a snapshot does not contain it.
@@ -641,6 +841,7 @@ class BucketLevel(Level):
         await end(name, record)
         for number in record.topic_ids:
             self.by_id.pop(number, None)
+            self._wal_of.pop(number, None)
         await self._submit(journal, record, TopicDeleted(name, record.topic_ids), Settling(patient=True))
         while True:
             try:

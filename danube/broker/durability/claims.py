@@ -1,4 +1,4 @@
-"""The claims of a broker to buckets: which journals of durability ``remote`` are open, and how the others come to it.
+"""The claims of a broker to wals: which journals of durability ``remote`` are open, and how the others come to it.
 
 ::
 
@@ -8,11 +8,16 @@
 
 Until it is known that no other broker owns topics in a bucket, no manifest is written there: nothing is sealed, merged
 or deleted.
+
+New topics of a storage go into one wal there, this broker's *home*. In a cluster it may have others, of brokers that
+have died (:mod:`danube.broker.durability.adoption`), and it may lose each of them, with all topics in it: then the
+journal ends, and the broker goes on. A broker that is alone ends when another process has claimed its wal.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
@@ -20,20 +25,23 @@ from typing import Final
 import trio
 
 from danube.broker.runtime.runtime import Runtime
-from danube.history import History, RemoteJournal, highest_epoch, wal_place
+from danube.cluster.membership import Membership
+from danube.cluster.records import Wal, beginner_of
+from danube.history import History, RemoteJournal, brokers_with_commits, highest_epoch, wal_place
 from danube.model.errors import (
     DanubeError,
     FailedPreconditionError,
+    InvalidArgumentError,
     OwnerFencedError,
     StorageError,
     StorageUnavailableError,
     UnavailableError,
 )
-from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch
+from danube.model.ids import NO_OWNER_EPOCH, BrokerId, OwnerEpoch
 from danube.model.log_events import log_event
 from danube.storage import Storage
 
-__all__ = ["Claims"]
+__all__ = ["MOST_LOSSES", "Claims", "is_wal_of"]
 
 _log = logging.getLogger("danube.remote")
 
@@ -41,20 +49,33 @@ _PATIENCE_S: Final = 10.0
 """How long the start of a broker waits for storages with such topics, before it serves the other topics."""
 _RETRY_S: Final = 1.0
 _MOST_RETRY_S: Final = 30.0
+MOST_LOSSES: Final = 20
+"""How often a broker of a cluster gives way when one of its wals is claimed by another one, before it ends itself."""
+
+
+def is_wal_of(wal: str, broker: BrokerId) -> bool:
+    """Whether a broker has begun a wal, according to its name."""
+    try:
+        return beginner_of(wal) == broker
+    except InvalidArgumentError:
+        return False
 
 
 class Claims:
-    """Opens the journals of buckets, and retries it until their storages answer.
+    """Opens the journals of wals, and retries it until their storages answer.
 
     Args:
-        runtime, history: of the broker.
+        runtime, history, membership: of the broker.
         storages: by name; used for the commits only, so that they do not wait behind segments.
-        has_topics: whether the metadata has topics of durability ``remote`` in a storage.
-        recover: claims a bucket, and returns its journal with its topics recovered, before it runs.
+        has_topics: whether the metadata has topics of this broker in a wal.
+        recover: claims a wal, and returns its journal with its topics recovered, before it runs.
         claimed: called when the journal of a storage runs.
+        lost: called when another broker has claimed a wal; its journal accepts nothing more.
 
     Attributes:
-        journals: the open ones, by storage.
+        journals: those for new topics, by storage.
+        wals: all open ones.
+        on_started: called when :meth:`start` has come to an end about a storage.
         failures: why a storage could not be claimed, by storage.
     """
 
@@ -62,20 +83,30 @@ class Claims:
         self,
         runtime: Runtime,
         history: History,
+        membership: Membership,
         storages: Mapping[str, Storage],
         *,
-        has_topics: Callable[[str], bool],
-        recover: Callable[[str], Awaitable[RemoteJournal]],
+        has_topics: Callable[[Wal], bool],
+        recover: Callable[[Wal, bool], Awaitable[RemoteJournal]],
         claimed: Callable[[str], Awaitable[None]],
+        lost: Callable[[Wal], None],
     ) -> None:
         self._runtime = runtime
         self._history = history
-        self._place = wal_place(runtime.config.cluster, history.catalogue.tenure.broker)
+        self._membership = membership
         self._storages = storages
         self._has_topics = has_topics
         self._recover = recover
         self._claimed = claimed
+        self._lost = lost
         self.journals: dict[str, RemoteJournal] = {}
+        self.wals: dict[Wal, RemoteJournal] = {}
+        self.on_started: Callable[[], None] = lambda: None
+        self._losses: Counter[Wal] = Counter()
+        self._starting: set[str] = set()
+        """Storages that :meth:`start` still tries to claim."""
+        self._given_up: set[str] = set()
+        """Those that it tries no more: what is wrong does not pass."""
         self.failures: dict[str, DanubeError] = {}
         self._opening = {name: trio.Lock() for name in storages}
         self._unread: dict[str, None] = {}
@@ -87,6 +118,17 @@ class Claims:
         """Set, and replaced, after each attempt to open a storage."""
         for name in self._capable():
             history.manifests[name].hold(partial(self._wait_claimed, name))
+
+    def home(self, name: str) -> Wal:
+        """Return the wal of a storage in which this broker puts new topics."""
+        for wal, journal in self.wals.items():
+            if journal is self.journals.get(name):
+                return wal
+        return Wal(name, self._membership.home_wal(name))
+
+    def place(self, wal: Wal) -> str:
+        """Return the place of a wal's commits in its storage."""
+        return wal_place(self._runtime.config.cluster, wal.name)
 
     def _capable(self) -> list[str]:
         return [name for name in self._storages if self._lacking(name) is None]
@@ -103,6 +145,7 @@ class Claims:
         capable = self._capable()
         if is_new:
             self._unread = dict.fromkeys(capable)
+        self._starting = set(capable)
         opened = {name: trio.Event() for name in capable}
         for name, done in opened.items():
             tasks.start_soon(self._bring_up, name, done)
@@ -114,14 +157,19 @@ class Claims:
         pause_s = _RETRY_S
         while True:
             try:
-                if self._has_topics(name) or await highest_epoch(self._storages[name], self._place):
+                if name in self._unread:
+                    for wal in await self._found(name):
+                        await self.open_wal(wal)
+                home = self.home(name)
+                if self._has_topics(home) or await highest_epoch(self._storages[name], self.place(home)):
                     await self.open(name)
                 self._unread.pop(name, None)
+                self._leave_start(name)
                 self.release_manifests(name)
                 break
-            except OwnerFencedError:
-                raise
             except DanubeError as error:
+                if isinstance(error, OwnerFencedError) and self._membership.is_alone:
+                    raise
                 self.failures[name] = error
                 # Retryable errors, which clients would retry, are retried here, too: the metadata may be unavailable
                 # for a moment just as well as the storage.
@@ -132,9 +180,11 @@ class Claims:
                         error,
                         extra=log_event("storage.not_claimed", storage=name),
                     )
+                    self._given_up.add(name)
+                    self._leave_start(name)
                     self.release_manifests(name)  # its other topics are sealed
                     break
-                if self._has_topics(name):
+                if self._has_topics(self.home(name)):
                     _log.error(
                         "topics of durability 'remote' wait for storage %r: %s",
                         name,
@@ -155,6 +205,10 @@ class Claims:
                 pause_s = min(2 * pause_s, _MOST_RETRY_S)
             finally:
                 done.set()
+
+    def _leave_start(self, name: str) -> None:
+        self._starting.discard(name)
+        self.on_started()
 
     def _note_look(self, name: str) -> None:
         self._looked[name].set()
@@ -192,11 +246,17 @@ class Claims:
     async def aclose(self) -> None:
         """Commit pending entries, and close the journals."""
         async with trio.open_nursery() as nursery:
-            for journal in self.journals.values():
+            for journal in self.wals.values():
                 nursery.start_soon(journal.aclose)
 
+    async def _found(self, name: str) -> list[Wal]:
+        """Return the other wals that a broker of this name has begun in a storage: new metadata do not know them."""
+        me, home = self._membership.me, self.home(name)
+        places = await brokers_with_commits(self._storages[name], self._runtime.config.cluster)
+        return [Wal(name, each) for each in sorted(places) if is_wal_of(each, me) and each != home.name]
+
     async def open(self, name: str) -> RemoteJournal:
-        """Return the journal of a storage; open it if it is not running yet.
+        """Return the journal for new topics of a storage; open it if it is not running yet.
 
         Opening runs to completion even if the caller is cancelled: topics that are served need a journal that runs.
 
@@ -211,20 +271,75 @@ class Claims:
         if lacking is not None:
             raise lacking
         if name not in self.journals:
-            await self._runtime.finish(partial(self._bring_to_life, name))
+            await self._runtime.finish(partial(self._bring_to_life, name, None))
         if name not in self.journals:
             raise UnavailableError(f"storage {name!r} is not opened any more: the broker is shutting down")
         return self.journals[name]
 
-    async def _bring_to_life(self, name: str) -> None:
+    def may_open(self, wal: Wal) -> bool:
+        """Whether a wal is to be opened by :meth:`open_wal`: not if :meth:`start` is about to, or has given it up."""
+        return wal.storage in self._storages and wal.storage not in self._starting and wal.storage not in self._given_up
+
+    async def open_wal(self, wal: Wal) -> None:
+        """Open the journal of a wal if it is not running yet, and serve its topics; raises as :meth:`open`."""
+        lacking = self._lacking(wal.storage)
+        if lacking is not None:
+            raise lacking
+        if wal not in self.wals:
+            await self._runtime.finish(partial(self._bring_to_life, wal.storage, wal))
+
+    async def _bring_to_life(self, name: str, wal: Wal | None) -> None:
+        """Open a wal of a storage; None: the one for new topics."""
         async with self._opening[name]:
-            if name in self.journals:
+            home = self.home(name)
+            wal = home if wal is None else wal
+            if wal not in self.wals:
+                self.wals[wal] = journal = await self._recover(wal, wal == home)
+                await self._nursery.start(self._run, wal, journal)
+            elif name in self.journals:
                 return  # another call has opened it in the meantime
-            journal = await self._recover(name)
-            await self._nursery.start(journal.run)
-            self.journals[name] = journal
-            self.failures.pop(name, None)
+            if wal == home and wal in self.wals:
+                self.journals[name] = self.wals[wal]
+                self.failures.pop(name, None)
         await self._claimed(name)
+
+    async def _run(
+        self, wal: Wal, journal: RemoteJournal, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Task: run a journal until the broker ends, or until another broker has claimed the wal."""
+        try:
+            await journal.run(task_status=task_status)
+        except OwnerFencedError as error:
+            if self._membership.owner_of_wal(*wal) == self._membership.me:
+                self._losses[wal] += 1
+            if not self.gives_way(wal):
+                raise
+            _log.warning(
+                "another broker has claimed wal %s of storage %r, or is about to; this one goes on without it: %s",
+                wal.name,
+                wal.storage,
+                error,
+                extra=log_event("remote.wal_lost", storage=wal.storage),
+            )
+            if self.wals.get(wal) is journal:
+                self.lose(wal, error)
+
+    def gives_way(self, wal: Wal) -> bool:
+        """Whether this broker goes on if another one has claimed a wal: the metadata say which of them owns it.
+
+        Not if that happens again and again although the metadata name this broker: then other metadata name another.
+        """
+        return not self._membership.is_alone and self._losses[wal] <= MOST_LOSSES
+
+    def lose(self, wal: Wal, error: OwnerFencedError) -> None:
+        """Use a wal no longer that another broker claims. No-op if it is not open."""
+        journal = self.wals.pop(wal, None)
+        if journal is None:
+            return
+        journal.abandon(error)
+        if self.journals.get(wal.storage) is journal:
+            del self.journals[wal.storage]
+        self._lost(wal)
 
     def _lacking(self, name: str) -> FailedPreconditionError | None:
         found = self._storages[name]

@@ -12,7 +12,7 @@ All decisions that depend on the durability of a topic are made here, and nowher
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from danube.broker.topic.topic import Home, Topic
@@ -43,6 +43,10 @@ class Registry(Home, Protocol):
 
     def adopt(self, topic: Topic) -> None:
         """Add a topic, which is served from now on."""
+        ...
+
+    def withdraw(self, topic_ids: Iterable[TopicId], error_of: Callable[[str], DanubeError]) -> list[Topic]:
+        """Serve some topics or partitions no longer, and return them; all who use them get an error, by their name."""
         ...
 
     def living(self, name: str, record: TopicRecord) -> list[Topic]:

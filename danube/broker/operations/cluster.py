@@ -228,7 +228,9 @@ class ClusterOperations:
             if not named:
                 raise NotFoundError(f"topic {name!r} has no partitions")
         view = self.view()
-        places = [place_of(view, topic_id, KnownTopic(each, record.durability)) for each, topic_id in named]
+        places = [
+            place_of(view, topic_id, KnownTopic(each, record.durability, record.storage)) for each, topic_id in named
+        ]
         await self._complete(view, places)
         return explain_topic(view, name, places)
 
@@ -261,7 +263,7 @@ class ClusterOperations:
                 if not wanted.isdisjoint(record.topic_ids):
                     for each, topic_id in members(name, record):
                         if topic_id in wanted:
-                            found[topic_id] = KnownTopic(each, record.durability)
+                            found[topic_id] = KnownTopic(each, record.durability, record.storage)
         return found
 
     async def _complete(self, view: View, places: Sequence[TopicPlace]) -> None:

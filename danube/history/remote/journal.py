@@ -221,7 +221,7 @@ class RemoteJournal:
                 for position, item in claim.replay.objects.items()
             },
         )
-        self._catalogue.forget_commits(self._storage.name)  # of an interrupted attempt
+        self._catalogue.forget_commits(self._storage.name, wal_prefix(self._place))  # of an interrupted attempt
         await enter(recovered)
         for position in sorted(claim.replay.objects):
             item = claim.replay.objects[position]
@@ -296,6 +296,16 @@ class RemoteJournal:
         if later:
             raise self._fenced(later[0])
 
+    def abandon(self, error: OwnerFencedError) -> None:
+        """End :meth:`run` with an error: another owner has taken over, and the fence was not found yet.
+
+        Nothing more is built or acknowledged, above all no snapshot of a state that lacks what this owner has lost.
+        What is on its way to the bucket may still arrive there, in front of the fence.
+        """
+        if self._failure is None:
+            self._failure = error
+            self._wake()
+
     @property
     def failure(self) -> DanubeError | None:
         """The error that ended the journal."""
@@ -357,6 +367,8 @@ class RemoteJournal:
         """Start commits one after the other; return when the epoch has ended."""
         queue = self._queue
         while True:
+            if self._failure is not None:
+                raise self._failure
             if self._settled.is_snapshot_due and queue.has_room:
                 self._start(puts, queue.take_marker(CommitKind.SNAPSHOT))
             elif queue.ready:

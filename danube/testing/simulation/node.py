@@ -40,7 +40,7 @@ from danube.metadata._machine import StoreMachine
 from danube.metadata._memory_table import MemoryTable
 from danube.model.errors import DanubeError, StorageUnavailableError, UnavailableError
 from danube.model.limits import Limits
-from danube.storage import MemoryBackend, MemorySpace
+from danube.storage import MemoryBackend, MemorySpace, parse_url
 from danube.testing.disk import SimulatedDisk
 from danube.testing.metadata import FaultyMetadataStore
 from danube.testing.simulation._scheduler import MACHINE, Pauses
@@ -526,7 +526,7 @@ class BrokerNode:
                 space,
                 url=storage.url,
                 durable=True,
-                shared=self.shares_storages,
+                shared=self.shares_storages or parse_url(storage.url).options.get("shared") == "true",
                 wall_clock_us=self._wall_clock_us,
             )
             handle = _LifeStorage(backend, Random(self._random.getrandbits(64)), life, self._touch)

@@ -2,11 +2,13 @@
 
 Rules (their names are those of the design of the cluster):
 
-* C2. At any moment one broker at most serves a topic: a durable one, whatever happens; one of durability ``none`` as
-  long as the broker's session is certain to be alive. A topic that was deleted, and one that was created under its name
-  since, are two: the owner of the first one hears of its end a little later. A topic that is frozen serves nobody. An
-  assignment gets another owner only with the next epoch, and while the former one has no session, or by a move to the
-  broker that its order names: then the order goes with the same revision.
+* C2. At any moment one broker at most serves a topic: one of durability ``os`` or ``disk``, whatever happens; others as
+  long as the broker's session is certain to be alive (after that, the fence in the bucket keeps the former owner of a
+  topic of durability ``remote`` from acknowledging anything). A topic that was deleted, and one that was created under
+  its name since, are two: the owner of the first one hears of its end a little later. A topic that is frozen serves
+  nobody. An assignment gets another owner only with the next epoch, and while the former one has no session, or if the
+  topic follows its wal, or by a move to the broker that its order names: then the order goes with the same revision. A
+  wal gets another owner only while the former one has no session.
 * C6. In calm weather each broker has a session, each topic exactly one owner, which serves it, and no move is ordered.
 * C7. In calm weather all brokers see the same topics and owners as the metadata.
 """
@@ -20,14 +22,27 @@ import msgspec
 import trio
 
 from danube.broker.topic.topic import Topic
-from danube.cluster.records import ASSIGNMENTS, MOVES, SESSIONS, Assignment, MoveRecord, broker_name, topic_key
+from danube.cluster.records import (
+    ASSIGNMENTS,
+    MOVES,
+    SESSIONS,
+    WALS,
+    Assignment,
+    MoveRecord,
+    WalRecord,
+    beginner_of,
+    broker_name,
+    topic_key,
+    wal_of,
+)
 from danube.log import MemoryLog
 from danube.metadata import EventBatch, MetadataStore, PutEvent
+from danube.model import Durability
 from danube.model.errors import UnavailableError
 from danube.model.ids import TopicId
 from danube.model.records import decode_topic, members
 from danube.testing.history import History
-from danube.testing.simulation.node import BrokerNode
+from danube.testing.simulation.node import BrokerNode, Life
 
 __all__ = ["OwnerWatch", "find_differences"]
 
@@ -37,6 +52,7 @@ _MOST: Final = 10
 _TOPICS: Final = "/topics"
 _ASSIGNMENT: Final = msgspec.msgpack.Decoder(Assignment)
 _ORDER: Final = msgspec.msgpack.Decoder(MoveRecord)
+_WAL: Final = msgspec.msgpack.Decoder(WalRecord)
 
 
 class OwnerWatch:
@@ -78,7 +94,12 @@ def _served(node: BrokerNode) -> list[tuple[str, TopicId]]:
         (topic.name, topic.topic_id)
         for topic in life.broker.directory.topics()
         if (_accepts(topic) if topic.lossy else not topic.is_frozen)
+        and (topic.lossy or topic.durability is not Durability.REMOTE or _is_certain(life))
     ]
+
+
+def _is_certain(life: Life) -> bool:
+    return life.broker.directory.membership.is_certain()
 
 
 def _accepts(topic: Topic) -> bool:
@@ -97,6 +118,7 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
     sessions: set[str] = set()
     owners: dict[str, Assignment] = {}
     orders: dict[str, MoveRecord] = {}
+    wals: dict[str, WalRecord] = {}
     for number in sorted(story):
         for event in story[number].events:
             if event.key.startswith(SESSIONS):
@@ -112,6 +134,16 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
                     orders[event.key] = _ORDER.decode(event.item.value)
                 else:
                     orders.pop(event.key, None)
+        for event in story[number].events:
+            if event.key.startswith(WALS) and isinstance(event, PutEvent):
+                known = wals.get(event.key)
+                taken = wals[event.key] = _WAL.decode(event.item.value)
+                last = known.owner if known is not None else beginner_of(event.key.rpartition("/")[2])
+                if taken.former != last or broker_name(last) in sessions:
+                    found.append(
+                        f"C2: revision {number} gives {event.key} to {broker_name(taken.owner)} instead of"
+                        f" {broker_name(last)}, which {'has' if broker_name(last) in sessions else 'had'} a session"
+                    )
         for event in story[number].events:
             if not event.key.startswith(ASSIGNMENTS):
                 continue
@@ -129,9 +161,15 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
             if present.move and present.move != former.move:
                 if order is None or (order.move, order.target) != (present.move, present.owner) or key in orders:
                     found.append(f"{what} by a move that is not ordered, or whose order remains")
-            elif broker_name(former.owner) in sessions:
+            elif broker_name(former.owner) in sessions and not _follows(present, wals):
                 found.append(f"{what} to {broker_name(present.owner)} while {broker_name(former.owner)} has a session")
     return found[:_MOST]
+
+
+def _follows(present: Assignment, wals: Mapping[str, WalRecord]) -> bool:
+    """Whether a topic goes to the owner of its wal."""
+    wal = f"/{wal_of(present)}"
+    return any(key.endswith(wal) and row.owner == present.owner for key, row in wals.items())
 
 
 async def find_differences(store: MetadataStore, nodes: Iterable[BrokerNode], lost: Container[str] = ()) -> list[str]:

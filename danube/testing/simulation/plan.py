@@ -55,6 +55,8 @@ class WorldPlan(NamedTuple):
     """Whether a machine of the cluster loses its disks."""
     moves_every_s: float = 0.0
     """Mean pause between orders to move a topic of the cluster to another broker; 0: none are ordered."""
+    restarts_s: tuple[float, ...] = (0.0, 0.05, 1.0)
+    """For how long a broker that has ended stays away."""
     schema_users: Sequence[SchemaUserPlan] = ()
     """Applications that use the schema registry, all of the same home."""
 
@@ -145,6 +147,8 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         # What belongs to a topic on a lost disk, and is a topic itself, may be there, too.
         consumers = [each._replace(poisons=frozenset(), policy=_without_poison(each.policy)) for each in consumers]
         chores = [each for each in chores if each.kind != "churn"]
+    # In most clusters topics of durability `remote` get another owner when theirs dies.
+    shared = is_cluster and Random(f"shared {seed}").random() < 0.75
     ends = ["drain", "kill", "power-loss"]
     if any(topic.message_ttl_s or topic.delays for topic in topics):
         faults.pop("clock-jump", None)  # what is early or late would be so by a clock that is wrong
@@ -156,7 +160,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     return WorldPlan(
         seed=seed,
         configs={
-            home: _draw_config(random, home, CLUSTER if is_cluster else home, homes if keeps_metadata else ())
+            home: _draw_config(random, home, CLUSTER if is_cluster else home, homes if keeps_metadata else (), shared)
             for home in homes
         },
         topics=topics,
@@ -177,6 +181,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         cuts_log=cuts_log,
         wipes=wipes,
         moves_every_s=_draw_moves(seed) if is_cluster and not wipes else 0.0,
+        restarts_s=(0.0, 0.05, 1.0, 5.0) if shared and Random(f"restarts {seed}").random() < 0.5 else (0.0, 0.05, 1.0),
         schema_users=_draw_schema_users(seed, topics, wipes=wipes) if has_schemas else (),
     )
 
@@ -285,7 +290,7 @@ def _draw_chores(random: Random, consumers: list[ConsumerPlan]) -> list[ChorePla
     return chores
 
 
-def _draw_config(random: Random, home: str, cluster: str, neighbours: Sequence[str]) -> BrokerConfig:
+def _draw_config(random: Random, home: str, cluster: str, neighbours: Sequence[str], shared: bool) -> BrokerConfig:
     file_size = 256 * KIB
     return BrokerConfig(
         listen=(f"{home}:{PORT}",),
@@ -294,7 +299,7 @@ def _draw_config(random: Random, home: str, cluster: str, neighbours: Sequence[s
         data_directory="/simulated",
         journal_file_size=file_size,
         cluster=cluster,
-        storage="memory://bucket",
+        storage="memory://bucket?shared=true" if shared else "memory://bucket",
         drain_timeout_s=random.choice((2.0, 10.0)),
         limits=Limits(
             max_message_bytes=16 * KIB,

@@ -447,7 +447,7 @@ class World:
 
     async def _supervise(self, node: BrokerNode) -> None:
         random = self.random_of(f"supervisor {node.name}")
-        await node.run(restart_delay_s=lambda: random.choice((0.0, 0.05, 1.0)))
+        await node.run(restart_delay_s=lambda: random.choice(self.plan.restarts_s))
 
     async def _storm_and_calm(self) -> None:
         plan, applications = self.plan, self.applications

@@ -96,6 +96,28 @@ async def test_commits_that_land_early_settle_in_their_order(autojump_clock) -> 
         await life.check_promises()
 
 
+async def test_an_owner_that_has_lost_its_topics_writes_no_state_without_them(autojump_clock) -> None:
+    async with world() as everything:
+        old = Life(everything)
+        with pytest.RaisesGroup(OwnerFencedError):
+            async with living(old):
+                topic = await old.create_topic()
+                await old.wait(old.publish(topic, [b"mine"]))
+                entry = old.publish(topic, [b"not acknowledged"])
+                old.journal.abandon(OwnerFencedError("given to another broker"))
+                old.topics.clear()
+                old.names.clear()
+                old.journal._settled.is_snapshot_due = True
+                with pytest.raises(OwnerFencedError, match="given to another broker"):
+                    await old.wait(entry)
+                with pytest.raises(OwnerFencedError):
+                    old.journal.submit(entry)
+                await trio.sleep(60)
+        async with living(Life(everything)) as new:
+            assert new.names == {f"/default/t{topic}": topic}
+            assert (await new.read_all(topic))[0] == [b"mine"]
+
+
 async def test_a_former_owner_that_is_alive_is_fenced(autojump_clock) -> None:
     async with world() as everything:
         old = Life(everything)
