@@ -399,7 +399,8 @@ class Broker:
         serving = lambda: self.started and not self.draining  # noqa: E731
         self.operations.topics.across.begin(self.peers, serving, lambda: self.security_known)
         self.operations.everywhere.begin(self.peers, serving)
-        self.peers.on_call(STATUS, cluster.answer)
+        self.stages = Stages(directory, stage_disk)
+        self.peers.on_call(STATUS, cluster.answer)  # from now on: others ask what a broker weighs while it recovers
         unsettled = await recover(
             directory,
             identity=self._bond.identity,
@@ -408,7 +409,6 @@ class Broker:
             reconciling=self._bond.reconciling,
         )
         await self._bond.begin()
-        self.stages = Stages(directory, stage_disk)
         await self.stages.load()
         if self._access is not None:
             self._access.numbers.stages = self.stages.topics_of

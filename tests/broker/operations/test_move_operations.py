@@ -14,7 +14,10 @@ from broker.broker_harness import wait_until
 from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 
 import danube
+from danube.broker import broker as broker_module
+from danube.broker.directory.recovery import Unsettled
 from danube.broker.moving.source import Departures
+from danube.cluster.asking import LeavingTold
 from danube.cluster.membership import Membership
 from danube.cluster.records import MoveReason, MoveRecord
 from danube.metadata import RowChange
@@ -304,3 +307,24 @@ def parts(watch: Watch) -> list[TopicId]:
     record = watch.world.machines[0].broker.directory.catalogue.find("/default/p")
     assert record is not None
     return record.topic_ids
+
+
+async def test_a_broker_answers_what_it_weighs_while_it_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover = broker_module.recover
+    told: list[object] = []
+
+    async with three(tmp_path, balance={"enabled": False}) as (world, watch, client):
+        await create(client, 3)
+        first, second, _ = world.machines
+
+        async def recover_when_asked(*arguments: Any, **options: Any) -> Unsettled:
+            await wait_until(lambda: "b2" in watch.member.sessions.values)
+            told.append(await first.broker.operations.cluster.ask_leaving(B2))
+            return await recover(*arguments, **options)
+
+        await second.drain()
+        monkeypatch.setattr(broker_module, "recover", recover_when_asked)
+        await second.start()
+        assert told == [LeavingTold(0, 0)]
