@@ -210,13 +210,18 @@ class World:
         return max(self._ready(), key=lambda node: len(directory_of(node)), default=None)
 
     def wipe(self, node: BrokerNode) -> None:
-        """Replace a machine's disks by empty ones, once in a world: what it stored alone stays away."""
+        """Replace a machine's disks by empty ones, once in a world: what it stored alone stays away.
+
+        Topics without durability, and those in a storage that others reach, get another owner.
+        """
         if self.wiped or not node.ready.is_set() or node.life is None or node.life.over:
             return
         self.wiped[node.name] = broker_of(node)
         self.trace.fault("wipe", node.name)
+        fails_over = any("shared=true" in str(config.storage) for config in self.plan.configs.values())
         for topic in directory_of(node).topics():
-            if not topic.lossy and self.history.knows(topic.name):
+            is_there = topic.lossy or (fails_over and topic.durability is Durability.REMOTE)
+            if not is_there and self.history.knows(topic.name):
                 self.trace("gone", topic.name)
                 self.history.gone(topic.name)
         self.crash(node, power_loss=True)
