@@ -256,7 +256,17 @@ class Coordinating:
         picture = await self._survey.picture()
         if picture.departing and self._hindrances is not None:
             found = await self._hindrances([(each.topic, each.topic_id) for each in picture.departing])
-            self._survey.departures.put_off(found, trio.current_time())
+            for topic in self._survey.departures.put_off(picture.departing, found, trio.current_time()):
+                name = broker_name(topic.owner)
+                _log.warning(
+                    "broker %s is drained and keeps topics that cannot move, for example %s: %s."
+                    " `danube cluster drain %s` names all such topics",
+                    name,
+                    topic.topic,
+                    found[topic.topic_id],
+                    name,
+                    extra=log_event("cluster.topics_stay", broker=name),
+                )
             able = tuple(each for each in picture.departing if each.topic_id not in found)
             picture = msgspec.structs.replace(picture, departing=able)
         if self._weighing is None:

@@ -3,13 +3,13 @@
 Which topics a broker owns is found by looking at all topics, in bounded turns of the event loop; then they are handed
 out one by one, so that a drain of many topics looks at all of them a few times only. A topic whose move was ordered,
 and which its owner has not moved, is handed out again after a pause that grows with each attempt: its owner may say
-that it cannot move (:mod:`danube.cluster.hindrance`), and that may change.
+that it cannot move (:mod:`danube.cluster.hindrance`), and that may change. Each reason is reported once a drain.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import trio
@@ -52,6 +52,8 @@ class Departures:
         self._topics = topics
         self._queue: deque[Departing] = deque()
         self._attempts: dict[TopicId, _Attempt] = {}
+        self._reported: set[tuple[BrokerId, str]] = set()
+        """Drained brokers, and why topics of theirs cannot move."""
         self._searched: Hashable = None
         """What the last search has seen."""
         self._due_s = 0.0
@@ -70,6 +72,7 @@ class Departures:
     async def some(self, now: float) -> tuple[Departing, ...]:
         """Return topics that have to move; call :meth:`decided` with the same ones before the next call."""
         drained, self.worked_s = self.drained(), 0.0
+        self._reported = {each for each in self._reported if each[0] in drained}
         if not drained:
             self._queue.clear()
             self._attempts.clear()
@@ -95,10 +98,22 @@ class Departures:
             else:
                 self._queue.append(topic)
 
-    def put_off(self, hindered: Iterable[TopicId], now: float) -> None:
-        """Note topics of :meth:`some` that cannot move, according to their owners."""
-        for topic_id in hindered:
-            self._attempts[topic_id] = _Attempt(now + LONGEST_PAUSE_S, 0)
+    def put_off(self, departing: Iterable[Departing], hindered: Mapping[TopicId, str], now: float) -> list[Departing]:
+        """Note which topics of :meth:`some` cannot move, and why, according to their owners.
+
+        Returns:
+            One topic of each drained broker and reason that was not returned before in this drain: to be reported.
+        """
+        found = list[Departing]()
+        for topic in departing:
+            why = hindered.get(topic.topic_id)
+            if why is None:
+                continue
+            self._attempts[topic.topic_id] = _Attempt(now + LONGEST_PAUSE_S, 0)
+            if (topic.owner, why) not in self._reported:
+                self._reported.add((topic.owner, why))
+                found.append(topic)
+        return found
 
     async def _search(self, drained: set[BrokerId], now: float) -> None:
         member = self._membership

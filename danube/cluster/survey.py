@@ -126,7 +126,8 @@ class Survey:
             self._looked_at, self._looked_s = others, self._began
             picture = await self._with_topics(picture)
         self.worked_s += trio.current_time() - self._began
-        if any(record.state is BrokerState.DRAINING for record in member.brokers.values.values()):
+        drains = any(record.state is BrokerState.DRAINING for record in member.brokers.values.values())
+        if drains or "departures" in vars(self):  # once loaded they are told that a drain is over, too
             departing = await self.departures.some(trio.current_time())
             self.worked_s += self.departures.worked_s
             picture = msgspec.structs.replace(picture, departing=departing)

@@ -18,6 +18,7 @@ from danube.broker import broker as broker_module
 from danube.broker.directory.recovery import Unsettled
 from danube.broker.moving.source import Departures
 from danube.cluster.asking import LeavingTold
+from danube.cluster.departures import LONGEST_PAUSE_S
 from danube.cluster.membership import Membership
 from danube.cluster.records import MoveReason, MoveRecord
 from danube.metadata import RowChange
@@ -191,6 +192,32 @@ async def test_topics_that_cannot_move_are_named(tmp_path: Path) -> None:
         explained = await client.admin.cluster_explain(name)
         assert "It cannot move to another broker: it has durability 'remote'" in explained.sentence
         assert f"cannot move; {name}: it has" in (await client.admin.cluster_explain(f"b{owner}")).sentence
+
+
+async def test_why_a_drained_broker_keeps_topics_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """History that was sealed to a storage of the broker's own binds a topic to it: under load, within seconds."""
+    async with three(tmp_path, balance={"enabled": False}) as (world, watch, client):
+        await create(client, 6)
+        drained = [number for number in range(6) if watch.member.owner(identity(world, number)) == B2]
+        bound, free = drained[0], drained[1:]
+        history = world.machines[1].broker.directory.history
+        async with client.producer(f"/default/t{bound}") as producer:
+            await producer.send(b"sealed")
+        topic = world.machines[1].broker.directory.served(identity(world, bound))
+        assert topic is not None
+        assert free
+        await history.seal_now([topic])
+        for drain in (1, 2):
+            await client.admin.drain_broker("b2")
+            await wait_until(lambda: watch.member.topics[B2] == 1)
+            await trio.sleep(3 * LONGEST_PAUSE_S)
+            lines = [each for each in caplog.records if "cannot move, for example" in each.getMessage()]
+            assert len(lines) == drain
+            assert f"for example /default/t{bound}: its history is in the storage" in lines[-1].getMessage()
+            await client.admin.activate_broker("b2")
+            await trio.sleep(10)
 
 
 async def test_the_last_active_broker_is_not_drained(tmp_path: Path) -> None:
