@@ -33,6 +33,7 @@ LONGEST = (
     "tests/benchmarks/test_benchmark_spark.py",
     "tests/benchmarks/test_benchmark_cluster.py",
     "tests/extended/test_prometheus.py",
+    "tests/cluster/test_rolling_restart.py",
     "tests/extended/test_tls_scan.py",
 )
 """About in the order of their times. The two of the simulation are apart: each has two processes of its own."""
