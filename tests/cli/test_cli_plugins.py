@@ -112,6 +112,7 @@ def test_options_with_defaults_and_descriptions():
         ("storage", "durable"),
         ("storage", "latency_ms"),
         ("storage", "max_object_bytes"),
+        ("storage", "shared"),
     }
     assert all(row["description"] for row in rows)
     assert "filesystem_options" in danube("--options", "fsspec+sftp").stdout
