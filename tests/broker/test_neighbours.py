@@ -15,6 +15,7 @@ from broker.broker_harness import VirtualMachine, running_broker, small_config, 
 from danube.broker import BrokerConfig, Seams
 from danube.broker.directory.identity_file import BROKER_NAME, decode_broker_file
 from danube.broker.runtime.own_address import foreign_hosts, own_address
+from danube.cluster.features import FEATURE_LEVEL
 from danube.metadata import Group
 from danube.model.errors import ConfigurationError
 from danube.peers import Peer
@@ -76,7 +77,7 @@ async def echo(peer: Peer, payload: bytes) -> bytes:
 
 async def test_links_work_before_the_metadata_are_open_and_until_they_are_closed(tmp_path: Path) -> None:
     settings = {"peers": f"{HERE},b2", "cluster_secret": "file", "cluster": "orders"}
-    own = Peer(cluster="orders", identity="2", life=1, address=THERE, level=1)
+    own = Peer(cluster="orders", identity="2", life=1, address=THERE, level=FEATURE_LEVEL)
     async with watched_broker(tmp_path, **settings) as watched:
         network = watched.machine.network
         async with (
@@ -127,7 +128,7 @@ async def test_links_work_before_the_metadata_are_open_and_until_they_are_closed
 async def test_a_broker_alone_can_be_linked_to(tmp_path: Path) -> None:
     """Others may join it."""
     async with running_broker(tmp_path / "data") as running:
-        own = Peer(cluster="danube", identity="2", life=1, address=THERE, level=1)
+        own = Peer(cluster="danube", identity="2", life=1, address=THERE, level=FEATURE_LEVEL)
         machine = running.machine
         assert machine is not None
         async with open_peers(own, None, connect=machine.connect, random_bytes=Random(1).randbytes) as others:
@@ -141,7 +142,7 @@ async def test_a_broker_alone_can_be_linked_to(tmp_path: Path) -> None:
 @pytest.mark.real("sockets, with addresses of this machine")
 async def test_a_broker_alone_can_be_linked_to_on_its_machine(tmp_path: Path) -> None:
     async with running_broker(tmp_path / "data") as running:
-        own = Peer(cluster="danube", identity="2", life=1, address="127.0.0.1:1", level=1)
+        own = Peer(cluster="danube", identity="2", life=1, address="127.0.0.1:1", level=FEATURE_LEVEL)
         async with open_peers(own, None) as others:
             others.link(f"127.0.0.1:{running.port}")
             await wait_until(lambda: others.peer(f"127.0.0.1:{running.port}") == running.broker.peers.own)

@@ -43,6 +43,9 @@ BODIES: dict[str, Any] = {
     "check_schema": {"schema": {"schema_type": "string", "text": ""}},
     "extend_messages": {"ack_ids": []},
     "search_messages": {"filter": "x"},
+    "drain_broker": {"broker": "b1", "dry_run": True},
+    "activate_broker": {"broker": "b1"},
+    "move_topic": {"broker": "b1"},
 }
 PIECEWISE = ("export_definitions", "plan_definitions", "apply_definitions")
 """They make a call for each thing that there is, or that is to change, and each is judged by itself."""
