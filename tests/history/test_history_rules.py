@@ -1370,11 +1370,13 @@ async def test_commits_are_forgotten_storage_by_storage_and_with_their_last_part
         assert w.catalogue.commits[refs[0]] == ObjectRecord(500, 1, 10, 7)
         await w.catalogue.withdraw(1, w.catalogue.topic(1).parts[1:2], 9)
         assert list(w.catalogue.commits) == refs[1:]
-        w.catalogue.forget_commits("default")
+        w.catalogue.forget_commits("default", "wal/d/")
+        assert list(w.catalogue.commits) == refs[1:], "those of another wal stay"
+        w.catalogue.forget_commits("default", "wal/c/")
         assert list(w.catalogue.commits) == [refs[2]]
         assert [record.ref for record in w.catalogue.topic(1).parts] == [sealed, refs[2]]
         assert [record.ref for record in w.catalogue.topic(2).parts] == [refs[2]]
-        w.catalogue.forget_commits("cold")
+        w.catalogue.forget_commits("cold", "wal/")
         assert w.catalogue.commits == {}
         assert w.catalogue.topic(2).parts == []
         await check_catalogue(w.store, w.catalogue)

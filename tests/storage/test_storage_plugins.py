@@ -76,7 +76,7 @@ def test_built_in_backends():
         ("memory://a/b", "without a path"),
         (
             "memory://?speed=9",
-            "the storage backend 'memory' has no option 'speed'; it has: durable, latency_ms, max_object_bytes$",
+            "the storage backend 'memory' has no option 'speed'; it has: durable, shared, latency_ms, max_object",
         ),
         ("memory://?latency_m=9", "has no option 'latency_m'; did you mean 'latency_ms'[?]"),
         (
