@@ -92,8 +92,14 @@ def main() -> int:
 
     session = Session(tasks, known, arguments.jobs, tell)
     options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "tests.mutation.examples"]
+    ended = pytest.ExitCode.OK
     if tasks:
-        pytest.main([*options, *(str(ROOT / name) for name in arguments.tests)], plugins=[session])
+        ended = pytest.ExitCode(
+            pytest.main([*options, *(str(ROOT / name) for name in arguments.tests)], plugins=[session])
+        )
+    if done < len(tasks):
+        print(f"pytest ended ({ended.name}) after {done} of {len(tasks)} mistakes: the others were not tried")  # noqa: T201
+        return 1
 
     print("\n".join(table(outcomes)))  # noqa: T201
     for verdict in unsteady:
