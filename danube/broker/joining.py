@@ -133,6 +133,7 @@ class Joining:
             ),
             storages=tuple(sorted(storages)),
             shared=tuple(sorted(shared)),
+            rack=self._config.rack,
             random=self._seams.random,
             founding=self._group.memory.founding if self._group is not None else None,
             certified=self._certified,

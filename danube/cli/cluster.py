@@ -57,7 +57,11 @@ def status(url: UrlOption = None, context: ContextOption = None, output: OutputO
         return
     if output is Output.TABLE:
         print(_headline(found))
-    columns = [*_STATUS_COLUMNS, "moves"] if found.moving and output is Output.TABLE else _STATUS_COLUMNS
+    columns = list(_STATUS_COLUMNS)
+    if output is Output.TABLE and any(row.rack for row in found.brokers):
+        columns.insert(2, "rack")
+    if output is Output.TABLE and found.moving:
+        columns.append("moves")
     show_rows([_status_row(row) for row in found.brokers], columns, output)
     if output is Output.TABLE:
         for warning in found.warnings:
@@ -346,6 +350,7 @@ def _status_row(row: BrokerRow) -> dict[str, Any]:
     return {
         "broker": row.name,
         "address": row.address or None,
+        "rack": row.rack or None,
         "state": f"{row.state}{away}",
         "topics": row.topics,
         "in/s": human_bytes(figures.in_bytes_s) if figures is not None else None,

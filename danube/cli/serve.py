@@ -113,6 +113,13 @@ def serve(
             metavar="FILE", help="The secret of the cluster, the same on all brokers; needed on several machines."
         ),
     ] = None,
+    rack: Annotated[
+        str | None,
+        PlainOption(
+            metavar="NAME",
+            help="What this broker shares with others that fail together with it: a rack, or an availability zone.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool | None,
         PlainOption(
@@ -185,6 +192,7 @@ def serve(
             "client_url": client_url,
             "advertise": advertise,
             "cluster_secret": cluster_secret,
+            "rack": rack,
             "insecure": insecure_wanted(insecure),
             "tls": {name: value for name, value in tls.items() if value is not None} or None,
             "auto_create_topics": auto_create,

@@ -15,8 +15,9 @@ more than :attr:`Rules.gain`.
 **Rounds** (:class:`Balancer`). Nothing moves before the imbalance has stood for :attr:`Rules.rounds` rounds. A topic
 that has moved rests for :attr:`Rules.rest_s`, whatever it moved for.
 
-Partitions of a topic stay spread: none moves to a broker, or to the rack of other brokers, that then has more of them
-than the former one had. A broker that has used more than 90 % of its journal's limit gets no topics.
+Partitions of a topic stay spread: none moves to a rack that then has more of them than the former one had, nor to a
+broker that then has more, unless that evens out the racks. A broker that has used more than 90 % of its journal's limit
+gets no topics.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from danube.cluster.placement import FULL_JOURNAL
+from danube.cluster.placement import FULL_JOURNAL, Racks, keeps_spread
 from danube.cluster.records import broker_name
 from danube.model.ids import BrokerId, TopicId
 from danube.model.names import split_partition
@@ -73,7 +74,6 @@ class BrokerLoad(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerId
     is_target: bool = True
     """It may get topics: it is active."""
-    rack: str = ""
     storages: frozenset[str] = frozenset()
     topics: int = 0
     in_bytes_s: float = 0.0
@@ -98,6 +98,8 @@ class Loads(msgspec.Struct, frozen=True, kw_only=True):
     """All that have answered. One that has not neither gives nor gets topics."""
     partitions: Mapping[str, Mapping[BrokerId, int]] = {}
     """Of partitioned topics: how many partitions each broker has."""
+    racks: Mapping[BrokerId, str] = {}
+    """Of all brokers that have one, those that have not answered included."""
     resting: frozenset[TopicId] = frozenset()
     """Topics that must not move."""
 
@@ -209,6 +211,7 @@ class _Plan:
         self.state = _State(loads, rules)
         self._brokers = {each.broker: each for each in loads.brokers}
         self._spread = {name: Counter(counts) for name, counts in loads.partitions.items()}
+        self._racks = Racks(loads.racks)
         self._journal = {each.broker: each.journal_used_bytes for each in loads.brokers}
         self._left = {
             each.broker: [
@@ -310,18 +313,7 @@ class _Plan:
             return False
         split = split_partition(topic.name)
         counts = self._spread.get(split[0]) if split is not None else None
-        if counts is None:
-            return True
-        if counts[target] + 1 > counts[source]:
-            return False
-        here, there = self._brokers[source].rack, broker.rack
-        return not there or here == there or self._in_rack(counts, there) + 1 <= self._in_rack(counts, here)
-
-    def _in_rack(self, counts: Mapping[BrokerId, int], rack: str) -> int:
-        return sum(count for broker, count in counts.items() if broker in self._brokers and self._rack(broker) == rack)
-
-    def _rack(self, broker: BrokerId) -> str:
-        return self._brokers[broker].rack
+        return counts is None or keeps_spread(counts, self._racks, source, target)
 
 
 class Balancer:

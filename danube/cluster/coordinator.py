@@ -15,7 +15,8 @@ What it decides, in this order, at most ``most`` actions a call:
    of a deleted topic will not return; an owner that may return deletes it itself, once its journal notes the deletion.
    What a broker has found in a bucket is left to that broker: it assigns it before it writes the record.
 5. The order to move a topic is withdrawn if it cannot be carried out any more, or is not wanted any more.
-6. Topics of a drained broker are ordered to move, spread over the active brokers by load.
+6. Topics of a drained broker are ordered to move, spread over the active brokers by load; partitions of a topic over
+   racks and brokers first.
 7. Topics are ordered to move that a plan for an even load names (:mod:`danube.cluster.balance`).
 8. A storage object that was entered as garbage is deleted after a time in which readers of an old catalogue end.
 
@@ -99,6 +100,8 @@ class PicturedTopic(NamedTuple):
     durability: Durability
     revision: int
     """Of the topic's record, which all partitions share."""
+    partitions: Mapping[BrokerId, int] = {}
+    """How many partitions of the same topic each broker has."""
 
 
 class AssignedTopic(NamedTuple):
@@ -140,7 +143,7 @@ class Departing(NamedTuple):
     storage: str | None = None
     """Of its history; None: it stores nothing."""
     partitions: Mapping[BrokerId, int] = {}
-    """How many partitions of the same topic each broker has."""
+    """How many partitions of the same topic each broker has, or will have once those have moved that are ordered to."""
 
 
 class RemoteTopic(NamedTuple):
@@ -196,6 +199,8 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of the plan for an even load."""
     wals: Wals = Wals()
     """The wals of durability ``remote`` whose owner has died, with their topics."""
+    racks: Mapping[BrokerId, str] = {}
+    """Of all brokers that have one, whether they run or not."""
 
 
 class AssignTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,17 +320,22 @@ def _decide(picture: Picture, now: float) -> Iterator[Action]:
 
 
 def _assign(picture: Picture) -> Iterator[Action]:
-    placement = Placement(_running(picture))
+    placement = Placement(_running(picture), picture.racks)
+    spreads: dict[str, Counter[BrokerId]] = {}
     for topic_id, topic in picture.topics.items():
         if topic.durability is not Durability.NONE:
             continue
         assigned = picture.assignments.get(topic_id)
         if assigned is not None and assigned.assignment.owner in picture.sessions:
             continue
+        # What brokers have that do not run goes to others in the same way.
+        present = {broker: count for broker, count in topic.partitions.items() if broker in picture.sessions}
+        spread = _spread(spreads, topic.name, present)
         try:
-            owner = placement.place()
+            owner = placement.place(partitions=spread)
         except FailedPreconditionError:
             return  # No broker may take topics, so these wait; they are named by `waiting`.
+        spread[owner] += 1
         if assigned is None:
             epoch, revision, former = OwnerEpoch(picture.epoch_base + 1), 0, None
             reason = Reason.CREATED
@@ -341,6 +351,12 @@ def _assign(picture: Picture) -> Iterator[Action]:
             session=picture.sessions[owner],
             former=former,
         )
+
+
+def _spread(spreads: dict[str, Counter[BrokerId]], name: str, partitions: Mapping[BrokerId, int]) -> Counter[BrokerId]:
+    """Return what counts the partitions of one topic while they are placed; at first, those that others have."""
+    split = split_partition(name)
+    return spreads.setdefault(split[0], Counter(partitions)) if split is not None else Counter()
 
 
 def _running(picture: Picture) -> list[Candidate]:
@@ -403,13 +419,12 @@ def _in_flight(picture: Picture, reason: MoveReason) -> Counter[BrokerId]:
 
 def _drain(picture: Picture) -> Iterator[OrderMove]:
     in_flight = _in_flight(picture, MoveReason.DRAIN)
-    placement = Placement(_running(picture))
+    placement = Placement(_running(picture), picture.racks)
     spreads: dict[str, Counter[BrokerId]] = {}
     for topic in picture.departing:
         if topic.topic_id in picture.moves or in_flight[topic.owner] >= MOST_DRAIN_MOVES:
             continue
-        split = split_partition(topic.topic)
-        spread = spreads.setdefault(split[0] if split else topic.topic, Counter(topic.partitions))
+        spread = _spread(spreads, topic.topic, topic.partitions)
         try:
             target = placement.place(topic.storage, partitions=spread)
         except FailedPreconditionError:

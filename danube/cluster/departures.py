@@ -8,7 +8,7 @@ that it cannot move (:mod:`danube.cluster.hindrance`), and that may change. Each
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from danube.metadata import Table
 from danube.metadata.table import ROWS_PER_TURN
 from danube.model import Durability
 from danube.model.ids import BrokerId, TopicId
+from danube.model.names import split_partition
 from danube.model.records import TopicRecord, members
 
 __all__ = ["LONGEST_PAUSE_S", "PAUSE_S", "Departures"]
@@ -81,12 +82,23 @@ class Departures:
         if not self._queue:
             await self._search(drained, now)
         found = list[Departing]()
+        spreads: dict[str, Mapping[BrokerId, int]] = {}
         while self._queue and len(found) < MOST_DRAIN_MOVES * len(drained):
             topic = self._queue.popleft()
             owner = self._membership.owner(topic.topic_id)
             if owner in drained and topic_key(topic.topic_id) not in self._membership.moves.values:
-                found.append(topic)
+                found.append(topic._replace(partitions=self._spread(topic.topic, spreads)))
         return tuple(found)
+
+    def _spread(self, name: str, known: dict[str, Mapping[BrokerId, int]]) -> Mapping[BrokerId, int]:
+        """Return where the other partitions of a topic are, as it is now."""
+        split = split_partition(name)
+        if split is None:
+            return {}
+        if split[0] not in known:
+            record = self._topics.values.get(split[0])
+            known[split[0]] = self._membership.spread(record.topic_ids) if record is not None else {}
+        return known[split[0]]
 
     def decided(self, departing: Iterable[Departing], ordered: set[TopicId], now: float) -> None:
         """Note which of the topics of :meth:`some` were ordered to move; the others are handed out again."""
@@ -129,7 +141,6 @@ class Departures:
                 if drained.isdisjoint(owners.values()):
                     continue
                 storage = None if record.durability is Durability.NONE else record.storage
-                partitions = Counter(owner for owner in owners.values() if owner is not None)
                 for each, topic_id in members(name, record):
                     owner = owners[topic_id]
                     if owner not in drained:
@@ -142,7 +153,7 @@ class Departures:
                     if attempt is not None and attempt.due_s > now:
                         self._due_s = min(self._due_s, attempt.due_s)
                     else:
-                        self._queue.append(Departing(topic_id, each, owner, storage, partitions))
+                        self._queue.append(Departing(topic_id, each, owner, storage))
             self.worked_s += trio.current_time() - began
             await trio.lowlevel.checkpoint()
             began = trio.current_time()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Final
@@ -93,6 +93,7 @@ class Membership:
         record: what the broker says of itself while it runs; ``life`` is filled in.
         storages: names of its storages.
         shared: those of them that other brokers reach, too.
+        rack: what this broker shares with those that fail together with it; empty: nothing.
         random: draws the incarnation of a new cluster, and the number of this start.
         founding: how the cluster began, if this broker is one of its founders: they have the numbers of their places in
             the list of ``--peers``, in whatever order they join. None: it gets the next number.
@@ -130,6 +131,7 @@ class Membership:
         ttl_s: float = SESSION_TTL_S,
         certified: int | None = None,
         shared: tuple[str, ...] = (),
+        rack: str = "",
     ) -> None:
         self.brokers = Table(
             store, BROKERS, BrokerRecord, watched=True, on_change=self._table_changed, is_name=is_broker_name
@@ -169,6 +171,7 @@ class Membership:
         self._session_record = record
         self._storages = storages
         self._shared = shared
+        self._rack = rack
         self._random = random
         self._founding = founding
         self._clock = clock
@@ -235,6 +238,7 @@ class Membership:
                     start=start,
                     storages=self._storages,
                     shared=self._shared,
+                    rack=self._rack,
                     feature_level=FEATURE_LEVEL,
                 )
                 # The level of the cluster must not have been raised meanwhile.
@@ -246,6 +250,7 @@ class Membership:
             else:
                 changed = BrokerRecord(
                     identity=self._identity,
+                    rack=self._rack,
                     storages=self._storages,
                     life=next_life,
                     start=start,
@@ -404,11 +409,16 @@ class Membership:
                     Candidate(
                         broker=broker,
                         state=record.state,
+                        rack=record.rack,
                         storages=frozenset(record.storages),
                         topics=self.topics[broker] + self.placing[broker],
                     )
                 )
         return found
+
+    def racks(self) -> dict[BrokerId, str]:
+        """Return the racks of all brokers that have one, whether they run or not."""
+        return {parse_broker(name): record.rack for name, record in self.brokers.values.items() if record.rack}
 
     def session_of(self, broker: BrokerId) -> Condition:
         """Return the condition that the session of a broker is alive; raises as :attr:`session_condition`."""
@@ -438,6 +448,20 @@ class Membership:
         """Return the broker to which a topic is assigned; None: to none."""
         assignment = self.assignments.values.get(topic_key(topic_id))
         return assignment.owner if assignment is not None else None
+
+    def destination(self, topic_id: TopicId) -> BrokerId | None:
+        """Return the broker that will have a topic once it has moved, if it is to move; else its :meth:`owner`."""
+        move = self.moves.values.get(topic_key(topic_id))
+        return move.target if move is not None else self.owner(topic_id)
+
+    def spread(self, topic_ids: Iterable[TopicId]) -> Counter[BrokerId]:
+        """Return how many partitions of a topic each broker has, or will have once those have moved that are to move.
+
+        Args:
+            topic_ids: of all its partitions.
+        """
+        brokers = map(self.destination, topic_ids)
+        return Counter(broker for broker in brokers if broker is not None)
 
     def owns(self, topic_id: TopicId) -> bool:
         """Whether a topic is assigned to this broker."""

@@ -5,13 +5,16 @@ topics of the cluster, and of its traffic. A topic that is placed is expected to
 ten thousand new topics are spread over all brokers even though one of them has all the traffic of the moment: only
 fewer go there.
 
-Partitions of one topic are spread first: no broker gets a second one while another has none.
+Partitions of one topic are spread first, over racks before brokers: no rack gets a second one while another one has
+none, and no broker while another one of its rack has none. Brokers with the same rack are expected to fail together; a
+broker without a rack is a rack of its own. What a drained broker still has does not count: it goes elsewhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -20,10 +23,48 @@ from danube.cluster.records import BrokerState
 from danube.model.errors import FailedPreconditionError
 from danube.model.ids import BrokerId
 
-__all__ = ["FULL_JOURNAL", "Candidate", "Placement"]
+__all__ = ["FULL_JOURNAL", "Candidate", "Placement", "Racks", "keeps_spread"]
 
 FULL_JOURNAL: Final = 0.9
 """A broker that has used more than this share of its journal's limit gets no topics."""
+
+
+class Racks:
+    """Which brokers fail together.
+
+    Args:
+        names: the racks of those brokers that have one.
+    """
+
+    def __init__(self, names: Mapping[BrokerId, str]) -> None:
+        self._names = names
+
+    def of(self, broker: BrokerId) -> str | BrokerId:
+        """Return what brokers of one rack have in common; a broker without a rack has nothing in common with others."""
+        return self._names.get(broker) or broker
+
+    def count(self, partitions: Mapping[BrokerId, int]) -> Counter[str | BrokerId]:
+        """Return how many partitions each rack has, given those of each broker."""
+        counts: Counter[str | BrokerId] = Counter()
+        for broker, count in partitions.items():
+            counts[self.of(broker)] += count
+        return counts
+
+
+def keeps_spread(partitions: Mapping[BrokerId, int], racks: Racks, source: BrokerId, target: BrokerId) -> bool:
+    """Whether a partition may move without its topic being spread worse: over racks first, over brokers second.
+
+    Args:
+        partitions: how many partitions of the topic each broker has.
+        racks: of the brokers.
+        source, target: of the move.
+    """
+    if racks.of(source) != racks.of(target):
+        counts = racks.count(partitions)
+        here, there = counts[racks.of(source)], counts[racks.of(target)]
+        if there + 1 != here:
+            return there + 1 < here
+    return partitions.get(target, 0) + 1 <= partitions.get(source, 0)
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +72,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     broker: BrokerId
     state: BrokerState = BrokerState.ACTIVE
+    rack: str = ""
+    """Brokers with the same rack fail together. Empty: this one fails alone."""
     storages: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
     """Those of its storages that other brokers reach, too."""
@@ -57,10 +100,13 @@ class Placement:
 
     Args:
         candidates: all brokers that run.
+        racks: of others, which may have partitions of the topics, too.
     """
 
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
+    def __init__(self, candidates: Iterable[Candidate], racks: Mapping[BrokerId, str] = MappingProxyType({})) -> None:
         self._candidates = sorted(candidates, key=lambda candidate: candidate.broker)
+        self._racks = Racks({**racks, **{each.broker: each.rack for each in self._candidates}})
+        self._leaving = {each.broker for each in self._candidates if each.state is not BrokerState.ACTIVE}
         self._topics = {each.broker: each.topics for each in self._candidates}
         self._traffic = {each.broker: max(0.0, each.traffic_bytes_s) for each in self._candidates}
         self._expected = sum(self._traffic.values()) / max(1, sum(self._topics.values()))
@@ -82,11 +128,16 @@ class Placement:
                 f"no broker can take the topic: {'; '.join(reasons) or 'none is running'}. Start a broker that can, or"
                 " activate one (danube cluster activate)"
             )
-        spread = partitions or {}
-        fewest = min(spread.get(broker, 0) for broker in able)
+        spread = {broker: count for broker, count in (partitions or {}).items() if broker not in self._leaving}
+        in_rack = self._racks.count(spread)
+
+        def rank(broker: BrokerId) -> tuple[int, int]:
+            return in_rack[self._racks.of(broker)], spread.get(broker, 0)
+
+        fewest = min(map(rank, able))
         # Ties go to the lowest number, so that all brokers decide alike.
         chosen = min(
-            (broker for broker in able if spread.get(broker, 0) == fewest),
+            (broker for broker in able if rank(broker) == fewest),
             key=lambda broker: (self.load(broker), broker),
         )
         self._topics[chosen] += 1

@@ -113,7 +113,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Random, stored in the data directory: a machine with a new disk is another broker."""
     state: BrokerState = BrokerState.ACTIVE
     rack: str = ""
-    """Brokers with the same rack fail together. Empty: unknown."""
+    """Brokers with the same rack fail together. Empty: this one fails alone."""
     storages: tuple[str, ...] = ()
     """Names of its storages; a storage that is not shared has the form ``{storage}@{broker}``."""
     life: int = 0

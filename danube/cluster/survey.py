@@ -118,6 +118,7 @@ class Survey:
             candidates=candidates,
             garbage=tuple(self._garbage()),
             epoch_base=member.cluster.epoch_base,
+            racks=member.racks(),
         )
         # A drain changes assignments all the time, and almost none of these changes needs a decision about its topic.
         others = state[1:]
@@ -201,6 +202,7 @@ class Survey:
             known[broker] = msgspec.structs.replace(
                 candidates.get(broker, Candidate(broker=broker)),
                 state=record.state if record is not None else BrokerState.GONE,
+                rack=record.rack if record is not None else "",
                 storages=frozenset(record.storages) if record is not None else frozenset(),
                 shared=frozenset(record.shared) if record is not None else frozenset(),
                 topics=member.topics[broker],
@@ -236,6 +238,7 @@ class Survey:
         for rows in self._topics.batches(ROWS_PER_TURN):
             for name, record, revision in rows:
                 existing.update(record.topic_ids)
+                spread: Mapping[BrokerId, int] | None = None
                 if record.durability is Durability.REMOTE:
                     remote.update(self._moving(name, record, revision, wals, picture))
                 if record.durability is not Durability.NONE:
@@ -245,7 +248,9 @@ class Survey:
                     assignment = table.values.get(key)
                     if assignment is not None and assignment.owner in picture.sessions:
                         continue
-                    topics[topic_id] = PicturedTopic(each, record.durability, revision)
+                    if spread is None:
+                        spread = self._membership.spread(record.topic_ids)
+                    topics[topic_id] = PicturedTopic(each, record.durability, revision, spread)
                     if assignment is not None:
                         assignments[topic_id] = AssignedTopic(assignment, table.revision(key))
             await self._give_way()

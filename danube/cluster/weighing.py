@@ -109,8 +109,7 @@ class Scales:
                     resting.add(topic.topic_id)
                 split = split_partition(topic.topic)
                 if split is not None and split[0] not in spread:
-                    owners = map(member.owner, self._partitions(split[0]))
-                    spread[split[0]] = Counter(owner for owner in owners if owner is not None)
+                    spread[split[0]] = member.spread(self._partitions(split[0]))
             load = told[broker]
             record = member.brokers.values.get(broker_name(broker))
             is_active = record is not None and record.state is BrokerState.ACTIVE
@@ -118,7 +117,6 @@ class Scales:
                 BrokerLoad(
                     broker=broker,
                     is_target=is_active,
-                    rack=record.rack if record is not None else "",
                     storages=frozenset(record.storages) if record is not None else frozenset(),
                     topics=member.topics[broker] + ordered[broker],
                     in_bytes_s=load.in_bytes_s,
@@ -140,7 +138,7 @@ class Scales:
                     ),
                 )
             )
-        loads = Loads(brokers=tuple(brokers), partitions=spread, resting=frozenset(resting))
+        loads = Loads(brokers=tuple(brokers), partitions=spread, racks=member.racks(), resting=frozenset(resting))
         return Weighed(loads, silent, all(each.interval_s > 0 for each in told.values()))
 
     async def _ask(self, broker: BrokerId, most: int) -> LoadsTold:

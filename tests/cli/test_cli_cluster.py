@@ -105,6 +105,16 @@ def test_brokers(answered):
     assert [row["name"] for row in json.loads(printed("brokers", "-o", "json"))] == ["b1", "b2", "b3"]
 
 
+def test_racks_are_shown_if_there_are_any(answered):
+    found = status(whole(), told(1, 2, 3))
+    found.brokers[1].rack = "east-1"
+    answered(found)
+    assert [line.split()[2] for line in printed("status").splitlines()[1:4]] == ["rack", "-", "east-1"]
+    (head, *rows) = (line.split() for line in printed("brokers").splitlines())
+    assert rows[1][-2:] == ["east-1", "-"]
+    assert head[-2:] == ["rack", "storages"]
+
+
 def test_an_explanation_says_what_to_do(answered, away):
     found = view()
     places = [place_of(found, TopicId(each), KnownTopic(f"/default/t{each}", Durability.DISK)) for each in (4, 5)]

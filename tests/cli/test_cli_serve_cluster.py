@@ -32,6 +32,8 @@ from danube.cli.app import app
             "[tls] broker_ca needs client_auth = 'optional' or 'required'",
         ),
         (["--tls-cert", "c.pem", "--tls-broker-ca", "ca.pem"], "[tls] broker_ca needs client_auth = 'optional'"),
+        (["--rack", "row 7"], "--rack: rack name 'row 7' is not valid: use ASCII letters"),
+        (["--rack", "r" * 256], "at most 255"),
         (["--cluster-secret", "missing"], "missing, cannot be read: No such file"),
         (["--cluster-secret", "OPEN"], "has mode 0644"),
         (["--cluster-secret", "EMPTY"], "is empty"),

@@ -112,10 +112,13 @@ def test_partitions_stay_spread_over_brokers_and_racks() -> None:
     spread = {"/default/p": {B1: 2, B2: 2}}
     assert plan(broker(1, 20, busiest=parts), broker(2), partitions=spread) == []
     spread = {"/default/p": {B1: 3, B2: 1, B3: 2}}
-    one_rack = [broker(1, 20, busiest=parts, rack="x"), broker(2, rack="y"), broker(3, rack="y")]
-    assert plan(*one_rack, partitions=spread) == []
-    racks = [broker(1, 20, busiest=parts, rack="x"), broker(2, rack="y"), broker(3, rack="z")]
-    assert [each.target for each in plan(*racks, partitions=spread)] == [B2]
+    brokers = [broker(1, 20, busiest=parts), broker(2), broker(3)]
+    assert plan(*brokers, partitions=spread, racks={B1: "x", B2: "y", B3: "y"}) == []
+    racks = {B1: "x", B2: "y", B3: "z"}
+    assert [each.target for each in plan(*brokers, partitions=spread, racks=racks)] == [B2]
+    # A broker that does not answer is in a rack all the same.
+    away = {"/default/p": {B1: 3, B2: 1, BrokerId(4): 2}}
+    assert plan(*brokers, partitions=away, racks={B1: "x", B2: "y", B3: "z", BrokerId(4): "y"})[0].target == B3
 
 
 def test_resting_topics_stay() -> None:

@@ -72,6 +72,26 @@ def test_a_topic_without_durability_gets_another_owner() -> None:
     assert decide(dead, 0.0) == [assign(T1, B1, 8, Reason.FAILOVER, revision=50, session=101, former=B3)]
 
 
+def test_partitions_of_a_dead_broker_are_spread_over_racks_first() -> None:
+    """b3 and b4 are in one rack; b1 has no partition, but its rack has: b2 is in it."""
+    b4 = BrokerId(4)
+    sessions = {each: 100 + each for each in (B1, B2, b4)}
+    spread = {B2: 2, B3: 2}
+    dead = picture(
+        sessions=sessions,
+        topics={TopicId(n): PicturedTopic(f"/default/p-part-{n}", Durability.NONE, 40, spread) for n in range(2)},
+        assignments={TopicId(n): assigned(B3) for n in range(2)},
+        candidates={
+            B1: Candidate(broker=B1, rack="x"),
+            B2: Candidate(broker=B2, rack="x"),
+            b4: Candidate(broker=b4, rack="y", topics=50),
+        },
+        racks={B1: "x", B2: "x", B3: "y", b4: "y"},
+    )
+    owners = [action.assignment.owner for action in decide(dead, 0.0) if isinstance(action, AssignTopic)]
+    assert owners == [b4, b4]
+
+
 def test_topics_of_a_dead_broker_are_spread_by_load() -> None:
     topics = {TopicId(n): topic() for n in range(1, 11)}
     dead = picture(

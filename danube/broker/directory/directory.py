@@ -461,7 +461,7 @@ class Directory:
             return None
 
         def place(count: int, existing: Sequence[BrokerId]) -> Sequence[BrokerId]:
-            placement = Placement(self.membership.candidates())
+            placement = Placement(self.membership.candidates(), self.membership.racks())
             return placement.place_partitions(count, storage if level.keeps else None, existing)
 
         return place

@@ -18,6 +18,7 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     peers = "a,b,c"                     # the brokers that form a cluster; or join = "a", one of a cluster that exists
     advertise = "b:6650"                # where other brokers reach this one
     cluster_secret = "/etc/danube/secret"
+    rack = "eu-west-1a"                 # what this broker shares with others that fail together with it
 
     log_level = "info"                  # debug, info, warning or error
     log_format = "text"                 # or json: one object a line
@@ -290,6 +291,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     that it listens on, or its first listen address."""
     cluster_secret: str = ""
     """File with the secret of the cluster, the same on all brokers. Without one, brokers link on one machine only."""
+    rack: str = ""
+    """Where this broker is: a rack, a room, an availability zone. Brokers with the same name are expected to fail
+    together, so the partitions of a topic are spread over racks first. Empty: this broker fails alone."""
     balance: BalanceConfig = BalanceConfig()
     """Of a cluster: the same on all brokers."""
     insecure: bool = False
@@ -497,6 +501,11 @@ def _check_cluster(config: BrokerConfig) -> None:
                 f"{option} {address} is no address that other brokers can connect to; write the host's name or address,"
                 " and the port"
             )
+    if config.rack:
+        try:
+            validate_identifier("rack", config.rack)
+        except InvalidNameError as error:
+            raise ClusterConfigurationError(f"--rack: {error}") from error
     others = (*config.peer_addresses, *filter(None, [config.join_address]))
     exposed = [each for each in (*config.listen, *others) if not is_loopback(parse_address(each)[0])]
     if others and exposed and not config.cluster_secret:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,8 @@ class Machine:
         self.name = f"h{number}"
         self.error: BaseException | None = None
         self._world = world
-        config = small_config(world.directory / self.name, listen=[f"{self.name}:6650"], **world.settings)
+        rack = world.racks[number - 1] if world.racks else ""
+        config = small_config(world.directory / self.name, listen=[f"{self.name}:6650"], rack=rack, **world.settings)
         self.node = SharedNode(
             self.name,
             config,
@@ -141,6 +142,8 @@ class ClusterWorld:
         """Whether the storages say that they are shared."""
         self.seed = int(settings.pop("seed", 0))
         """Worlds that share nothing but a storage need different ones: what their brokers draw has to differ."""
+        self.racks: Sequence[str] = settings.pop("racks", ())
+        """Of the brokers, in their order; empty: they have none."""
         self.settings = settings
         self.trace = Trace(keep=100)
         self.network = Network(Random(1), self.trace)

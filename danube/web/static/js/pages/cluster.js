@@ -13,6 +13,7 @@ const BROKERS = [
   { id: "name", label: "Broker", value: (row) => row.name, cell: (row) => html`<strong>${row.name}</strong>${row.coordinator && html` <span class="tag">coordinator</span>`}` },
   { id: "state", label: "State", value: (row) => row.state, cell: (row) => html`<${Badge} kind=${row.state === "active" ? "ok" : ["draining", "stopping"].includes(row.state) ? "warn" : "bad"}>${row.state}<//>` },
   { id: "address", label: "Address", value: (row) => row.address, cell: (row) => html`<span class="mono">${row.address}</span>` },
+  { id: "rack", label: "Rack", value: (row) => row.rack },
   { id: "version", label: "Version", value: (row) => row.version },
   { id: "topics", label: "Topics", right: true, value: (row) => row.topics, cell: (row) => count(row.topics) },
   { id: "connections", label: "Connections", right: true, value: (row) => row.figures?.connections ?? -1, cell: (row) => known(row.figures?.connections, count) },
@@ -64,7 +65,7 @@ export function ClusterPage() {
     state.reload();
   };
   const several = may("ManageBroker") && state.data?.brokers.filter((row) => row.session > 0).length > 1;
-  const shown = (status) => BROKERS.filter((column) => (column.id === "problem" ? status.brokers.some((row) => row.problem) : column.id !== "moves" || status.moving > 0)).concat(several ? [
+  const shown = (status) => BROKERS.filter((column) => (["problem", "rack"].includes(column.id) ? status.brokers.some((row) => row[column.id]) : column.id !== "moves" || status.moving > 0)).concat(several ? [
     { id: "act", label: "", value: () => "", cell: (row) => ["active", "draining"].includes(row.state) && html`<${Button} small onClick=${() => setAsked({ row })}>${row.state === "draining" ? "Activate" : "Drain"}<//>` }] : []);
   return html`<div class="page"><${PageHead} title="Cluster" note="As the broker that answers sees it.">${several && html`<${Button} onClick=${() => setAsked({})}>Balance<//>`}<//>
     ${asked && (asked.row ? html`<${Drain} row=${asked.row} onClose=${close} />` : html`<${Balance} onClose=${close} />`)}
