@@ -7,34 +7,38 @@ are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest_f
 
 from __future__ import annotations
 
-from danube.history.catalogue import HistoryCatalogue
-from danube.history.history import History, ManagedTopic, RecordSource
-from danube.history.janitor import StorageReport
-from danube.history.manifest import read_bucket
-from danube.history.manifest_format import Bucket, Subscriptions
-from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory, to_log_part
-from danube.history.reader import SegmentReader
-from danube.history.remote import (
-    RemoteJournal,
-    RemoteRecovered,
-    RemoteState,
-    RemoteTopicState,
-    SubscriptionDeleted,
-    SubscriptionStored,
-    TopicDeleted,
-    TopicStored,
-    brokers_with_commits,
-    encode_change,
-    highest_epoch,
-    wal_place,
-)
-from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
-from danube.history.retention import RetentionPlan
-from danube.history.schemas import SchemaSource, read_schemas
-from danube.history.sealer import Sealable, Sealer, SealingStatus
-from danube.history.sole_tenure import SoleTenure
-from danube.history.survey import Chain, Survey
-from danube.history.tenure import Tenure, assigned_epoch, owner_epoch
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from danube.history.catalogue import HistoryCatalogue
+    from danube.history.history import History, ManagedTopic, RecordSource
+    from danube.history.janitor import StorageReport
+    from danube.history.manifest import read_bucket
+    from danube.history.manifest_format import Bucket, Subscriptions
+    from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory, to_log_part
+    from danube.history.reader import SegmentReader
+    from danube.history.remote import (
+        RemoteJournal,
+        RemoteRecovered,
+        RemoteState,
+        RemoteTopicState,
+        SubscriptionDeleted,
+        SubscriptionStored,
+        TopicDeleted,
+        TopicStored,
+        brokers_with_commits,
+        encode_change,
+        highest_epoch,
+        wal_place,
+    )
+    from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
+    from danube.history.retention import RetentionPlan
+    from danube.history.schemas import SchemaSource, read_schemas
+    from danube.history.sealer import Sealable, Sealer, SealingStatus
+    from danube.history.sole_tenure import SoleTenure
+    from danube.history.survey import Chain, Survey
+    from danube.history.tenure import Tenure, assigned_epoch, owner_epoch
 
 __all__ = [
     "Bucket",
@@ -80,3 +84,58 @@ __all__ = [
     "to_log_part",
     "verify_chains",
 ]
+
+_HOMES: Final = {
+    "Bucket": "manifest_format",
+    "Chain": "survey",
+    "History": "history",
+    "HistoryCatalogue": "catalogue",
+    "ManagedTopic": "history",
+    "ObjectRecord": "parts",
+    "ObjectRef": "parts",
+    "PartRecord": "parts",
+    "RecordSource": "history",
+    "RemoteJournal": "remote",
+    "RemoteRecovered": "remote",
+    "RemoteState": "remote",
+    "RemoteTopicState": "remote",
+    "RetentionPlan": "retention",
+    "SchemaSource": "schemas",
+    "Sealable": "sealer",
+    "Sealer": "sealer",
+    "SealingStatus": "sealer",
+    "SegmentReader": "reader",
+    "SoleTenure": "sole_tenure",
+    "StorageReport": "janitor",
+    "SubscriptionDeleted": "remote",
+    "SubscriptionStored": "remote",
+    "Subscriptions": "manifest_format",
+    "Survey": "survey",
+    "Tenure": "tenure",
+    "TopicDeleted": "remote",
+    "TopicHistory": "parts",
+    "TopicStored": "remote",
+    "assigned_epoch": "tenure",
+    "brokers_with_commits": "remote",
+    "encode_change": "remote",
+    "enter": "restore",
+    "highest_epoch": "remote",
+    "owner_epoch": "tenure",
+    "read_bucket": "manifest",
+    "read_schemas": "schemas",
+    "survey_bucket": "restore",
+    "survey_topics": "restore",
+    "to_log_part": "parts",
+    "verify_chains": "restore",
+    "wal_place": "remote",
+}
+"""The module of each name."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a module when one of its names is used first: what only reads a storage does without the rest."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value

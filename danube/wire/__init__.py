@@ -9,12 +9,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from danube.wire._message import Message
 from danube.wire.client import Channel, ClientStream, Connect, connect_channel, connection_problem
 from danube.wire.codec import DEFAULT_CODECS, MSGPACK, Codec, MsgpackCodec
 from danube.wire.connection import ERROR_TRAILER, GrpcConnection
-from danube.wire.server import Server, serve
 from danube.wire.service import Context, Method, ServerStream, Service, UnaryCall, UnaryHandler, UnaryStart
+
+if TYPE_CHECKING:
+    from danube.wire.server import Server, serve
 
 __all__ = [
     "DEFAULT_CODECS",
@@ -39,3 +43,12 @@ __all__ = [
     "connection_problem",
     "serve",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the server when it is used first: clients do without it."""
+    if name in ("Server", "serve"):
+        from danube.wire import server
+
+        return getattr(server, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

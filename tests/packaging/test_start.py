@@ -103,6 +103,23 @@ def test_a_broker_alone_loads_few_modules(loaded: list[str]) -> None:
     )
 
 
+READERS = {
+    "danube.history.direct": ("danube.log.journal", "danube.metadata", "danube.raft", "danube.wire", "danube.client"),
+    "danube.client.sync": ("danube.wire.server", "danube.log", "danube.history", "danube.broker"),
+}
+"""Modules that short-lived processes import, such as those of a Spark query, and what must not come with them."""
+
+
+@pytest.mark.parametrize("module", READERS)
+def test_readers_come_without_the_broker(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    spared = READERS[module]
+    assert module in done.stdout.split()
+    found = [name for name in done.stdout.split() if name in spared or name.startswith(tuple(f"{s}." for s in spared))]
+    assert found == [], f"`python -X importtime -c 'import {module}'` shows which module imports these"
+
+
 def test_a_wrong_option_is_left_to_typer(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "danube", "serve", "--lisen", "127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
