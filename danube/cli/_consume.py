@@ -180,5 +180,5 @@ class _Job:
 
     async def _show(self, messages: Sequence[Any], batch: Batch) -> None:
         if self._decoding is not None:
-            messages = await self._decoding.shown(batch.schema_id, messages)
+            messages = await self._decoding.shown(batch.schema_id, messages, is_framed=batch.is_framed)
         await _printing.write(self._printer(messages))

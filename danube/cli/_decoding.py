@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Decoding"]
 
 Decode = Callable[[bytes], Any]
+
+_MOST_TOLD: Final = 1_000
+"""Reasons that are remembered, to be told once."""
 
 
 class _Decoded:
@@ -38,30 +41,58 @@ class Decoding:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._decoders: dict[int, Decode | None] = {}
-        self._told: set[str] = set()
+        self._decoders: dict[tuple[int, bool], Decode | None] = {}
+        """By the numbers of schemas, and whether they are in frames."""
+        self._told: dict[str, None] = {}
 
-    async def shown(self, number: int, messages: Sequence[Any]) -> Sequence[Any]:
+    async def shown(self, number: int, messages: Sequence[Any], *, is_framed: bool = False) -> Sequence[Any]:
         """Return messages with their payloads as JSON.
 
         Args:
             number: of their schema; 0: they have none, and stay as they are.
             messages: those of one batch.
+            is_framed: whether each payload names its schema instead, in Confluent's frame.
 
         Raises:
             DanubeError: no broker answers.
         """
-        if number not in self._decoders:
-            self._decoders[number] = await self._decoder(number) if number else None
-        decode = self._decoders[number]
-        return messages if decode is None else [self._one(number, decode, message) for message in messages]
+        if is_framed:
+            return [await self._framed(message) for message in messages]
+        if not number or (decode := await self._decoder(number, is_framed=False)) is None:
+            return messages
+        return [self._one(number, decode, message) for message in messages]
 
-    async def _decoder(self, number: int) -> Decode | None:
+    async def _framed(self, message: Any) -> Any:
+        from danube.schema.frames import frame_number
+
+        try:
+            number = frame_number(message.payload)
+        except SchemaError as error:
+            self._tell(error.message)
+            return message
+        decode = await self._decoder(number, is_framed=True)
+        return message if decode is None else self._one(number, decode, message)
+
+    async def _decoder(self, number: int, *, is_framed: bool) -> Decode | None:
+        from danube.client._values import MOST_WRITERS
+
+        key = number, is_framed
+        if key not in self._decoders:
+            if len(self._decoders) >= MOST_WRITERS:
+                del self._decoders[next(iter(self._decoders))]
+            self._decoders[key] = await self._learned(number, is_framed=is_framed)
+        return self._decoders[key]
+
+    async def _learned(self, number: int, *, is_framed: bool) -> Decode | None:
         from danube.client._values import source_of
+        from danube.schema.framed import framed
         from danube.schema.typed import codec_of_source
 
         try:
-            return codec_of_source(source_of(await self._client.schemas.get(number))).decoder()
+            source = source_of(await self._client.schemas.get(number))
+            if is_framed:
+                return framed(source, lambda each: codec_of_source(each).decoder())
+            return codec_of_source(source).decoder()
         except (NotFoundError, InvalidSchemaError) as error:
             self._tell(f"schema {number}: {error}")
             return None
@@ -75,7 +106,9 @@ class Decoding:
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
-            self._told.add(text)
+            if len(self._told) >= _MOST_TOLD:
+                del self._told[next(iter(self._told))]
+            self._told[text] = None
             print(f"not decoded: {text}", file=sys.stderr)
 
 

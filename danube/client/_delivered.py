@@ -161,6 +161,7 @@ class DeliveredBatch:
         "decoder",
         "feed",
         "generation",
+        "is_framed",
         "moves",
         "offsets",
         "producer",
@@ -186,6 +187,8 @@ class DeliveredBatch:
         """Makes values of payloads; None without ``schema=``."""
         self.schema_id, self.schema_version = schema
         """Number of the schema with which the payloads were written, and its version in its subject; 0: none."""
+        self.is_framed = False
+        """Whether each payload begins with Confluent's frame, which names its schema."""
         self.generation = feed.generation
         self.moves = feed.moves
         self.ranges = ranges

@@ -68,6 +68,8 @@ class Inflow:
         self.active = False
         self.caught_up = False
         self.durability = Durability.DISK
+        self.is_framed = False
+        """Whether payloads of batches without a schema in their header have Confluent's frame."""
         self.gaps: deque[api.Gap] = deque(maxlen=1_000)
         self.dropped_messages = 0
         self.error: DanubeError | None = None
@@ -201,6 +203,7 @@ class Inflow:
     def _attach(self, stream: RequestStream, answer: api.ConsumeOpened) -> None:
         self.active = answer.active
         self.durability = answer.durability
+        self.is_framed = answer.is_framed
         self._resume(answer)
         self.generation += 1
         self.stream = stream

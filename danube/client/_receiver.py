@@ -166,10 +166,11 @@ class Receiver(Generic[F, V]):
         while True:
             while self._ready:
                 if self._reading is not None:
-                    number = self._reading.unknown(self._ready[0].queue[0])
-                    if number is not None:
+                    feed = self._ready[0]
+                    wanted = self._reading.unknown(feed.queue[0], self._max_batch_bytes, is_framed=feed.is_framed)
+                    if wanted is not None:
                         # The delivery stays where it is meanwhile, so that cancelling loses nothing.
-                        await self._reading.learn(number)
+                        await self._reading.learn(wanted)
                         continue
                 batch = self._pop()
                 if batch is not None:
@@ -206,8 +207,9 @@ class Receiver(Generic[F, V]):
                 f"{feed.topic}: messages {where} arrived damaged: {error.message}. {feed.damage_advice}"
             ) from error
         feed.taken(item, batch.ranges, len(batch))
+        batch.is_framed = feed.is_framed and not batch.schema_id
         if self._reading is not None:
-            batch.decoder = self._reading.decoder(batch.schema_id)
+            batch.decoder = self._reading.decoder(batch)
         return batch
 
     def _check(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from danube.client._checks import choice
 from danube.model.api import CaughtUp, ConsumeBatch
-from danube.model.batch import SchemaRef, read_header
+from danube.model.batch import Record, SchemaRef, check_part, open_records, read_header
 from danube.model.errors import (
     CorruptBatchError,
     FailedPreconditionError,
@@ -18,21 +18,41 @@ from danube.model.errors import (
     SchemaError,
 )
 from danube.model.schema_api import SchemaInfo, SchemaReference
+from danube.schema.framed import by_frame, framed
+from danube.schema.frames import named_numbers
 from danube.schema.kinds import Needed, Source
 from danube.schema.modes import SchemaType, parse_type
 from danube.schema.subjects import Strategy, subject_for
 from danube.schema.typed import Subject, codec_of, codec_of_source
 
 if TYPE_CHECKING:
+    from danube.client._delivered import DeliveredBatch
     from danube.client._schemas import Schemas
     from danube.schema.value_codec import ValueCodec
 
-__all__ = ["Reading", "Writing", "open_reading", "open_writing"]
+__all__ = ["MOST_WRITERS", "Reading", "Writing", "Written", "open_reading", "open_writing"]
 
-_MOST_WRITERS: Final = 1_000
-"""Schemas of writers whose decoders a consumer or reader keeps; the oldest are made again when they are needed."""
+MOST_WRITERS: Final = 1_000
+"""Schemas of writers whose decoders a consumer or reader keeps; the oldest are made again when they are needed. Of the
+frames of one batch, too: payloads that name further schemas do not decode."""
 
 Decode = Callable[[bytes], Any]
+
+
+class Written(NamedTuple):
+    """What payloads were written with."""
+
+    number: int
+    """Of the schema; 0: none is known."""
+    is_framed: bool = False
+    """Whether they begin with the number, in Confluent's frame."""
+
+
+_OWN: Final = Written(0)
+
+
+def _written_of(payloads: Sequence[bytes]) -> list[Written]:
+    return [Written(number, is_framed=True) for number in named_numbers(payloads, MOST_WRITERS)]
 
 
 class Writing:
@@ -51,44 +71,59 @@ class Reading:
         self._schemas = schemas
         self._codec = codec
         # A batch without a number is read as if it were written with the reader's own schema.
-        self._decoders: dict[int, Decode] = {0: codec.decoder()}
+        self._decoders: dict[Written, Decode] = {_OWN: codec.decoder()}
         if number:
-            self._decoders[number] = self._decoders[0]
+            self._decoders[Written(number)] = self._decoders[_OWN]
 
-    def unknown(self, item: ConsumeBatch | CaughtUp) -> int | None:
-        """Return the number of a delivery's schema if it has to be learned first."""
+    def unknown(self, item: ConsumeBatch | CaughtUp, max_batch_bytes: int, *, is_framed: bool) -> Written | None:
+        """Return what has to be learned before a delivery is opened; None: nothing.
+
+        Args:
+            item: the delivery.
+            max_batch_bytes: as of :func:`~danube.client._delivered.open_delivery`.
+            is_framed: whether the topic's payloads have frames, if the header names no schema.
+        """
         if isinstance(item, CaughtUp):
             return None
         try:
-            number = read_header(item.part).schema_id
+            header = read_header(item.part)
+            if header.schema_id or not is_framed:
+                written = [Written(header.schema_id)]
+            else:
+                opened: list[Any] = open_records(item.part, check_part(item.part), max_batch_bytes)
+                written = _written_of([each.payload if isinstance(each, Record) else each for each in opened])
         except CorruptBatchError:
             return None  # opening the delivery reports that
-        return None if number in self._decoders else number
+        return next((each for each in written if each not in self._decoders), None)
 
-    def decoder(self, number: int) -> Decode:
-        """Return the decoder for a schema that is not unknown."""
-        return self._decoders[number]
+    def decoder(self, batch: DeliveredBatch) -> Decode:
+        """Return the decoder for an opened delivery of which nothing is unknown."""
+        if not batch.is_framed:
+            return self._decoders[Written(batch.schema_id)]
+        return by_frame({each.number: self._decoders[each] for each in _written_of(batch.payloads())})
 
-    async def learn(self, number: int) -> None:
+    async def learn(self, written: Written) -> None:
         """Ask for a schema, and keep its decoder; one that always fails if the schema cannot be used.
 
         Raises:
             DanubeError: no broker answers.
         """
+        number = written.number
         try:
             info = await self._schemas.get(number)
         except NotFoundError:
             decode = _failing(f"schema {number} is not in the registry, or these credentials may not see it")
         else:
             try:
-                decode = self._codec.decoder(source_of(info))
+                source = source_of(info)
+                decode = framed(source, self._codec.decoder) if written.is_framed else self._codec.decoder(source)
             except SchemaError as error:
                 decode = _failing(error.message)
             except InvalidSchemaError as error:
                 decode = _failing(f"schema {number} cannot be used: {error.message}")
-        if len(self._decoders) > _MOST_WRITERS:
-            del self._decoders[next(each for each in self._decoders if each)]
-        self._decoders[number] = decode
+        if len(self._decoders) > MOST_WRITERS:
+            del self._decoders[next(each for each in self._decoders if each != _OWN)]
+        self._decoders[written] = decode
 
 
 async def open_writing(

@@ -317,6 +317,9 @@ class ConsumeOpened(_Tagged, tag=0, kw_only=True):
     """Epoch of the topic's owner: each start of its broker, and each takeover by another one, has a higher one. 0 if
     nothing is stored. A client that has seen a higher one is connected to a former owner that has not noticed the
     takeover yet."""
+    is_framed: bool = False
+    """Whether payloads of batches whose header names no schema begin with Confluent's frame: the topic's policy
+    ``schema_framing`` when the stream was opened."""
 
 
 class ConsumeBatch(_Tagged, tag=1):

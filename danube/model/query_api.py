@@ -108,6 +108,8 @@ class LogState(_Message, kw_only=True):
     """Name of the storage for its history."""
     storage_url: str
     """URL of the storage for other processes: absolute, with all options except secrets."""
+    is_framed: bool = False
+    """Whether payloads of batches whose header names no schema begin with Confluent's frame (``schema_framing``)."""
 
 
 class LogStates(_Message):

@@ -16,10 +16,11 @@ from typing import Final, NamedTuple
 
 from danube.model.errors import SchemaPayloadError
 
-__all__ = ["Frame", "decode_frame", "encode_frame", "framed_numbers"]
+__all__ = ["HEAD_BYTES", "Frame", "decode_frame", "encode_frame", "frame_number", "framed_numbers", "named_numbers"]
 
 _MAGIC: Final = 0
-_HEAD_BYTES: Final = 5
+HEAD_BYTES: Final = 5
+"""Bytes of a frame without message indexes."""
 _MOST_INDEXES: Final = 100
 """Maximum nesting depth of protobuf messages."""
 
@@ -42,7 +43,7 @@ def encode_frame(number: int, payload: bytes, indexes: tuple[int, ...] = ()) -> 
         payload: The payload.
         indexes: Protobuf: the indexes of the payload's message in its file; others: empty.
     """
-    head = bytes([_MAGIC]) + number.to_bytes(_HEAD_BYTES - 1, "big")
+    head = bytes([_MAGIC]) + number.to_bytes(HEAD_BYTES - 1, "big")
     if indexes == (0,):
         return head + b"\x00" + payload
     varints = [len(indexes), *indexes] if indexes else []
@@ -55,13 +56,8 @@ def decode_frame(data: bytes, *, is_protobuf: bool) -> Frame:
     Raises:
         SchemaPayloadError: the frame is missing or damaged.
     """
-    if len(data) < _HEAD_BYTES or data[0] != _MAGIC:
-        raise SchemaPayloadError(
-            "the payload has no Confluent frame, but its topic has schema_framing = confluent: payloads must begin with"
-            " a zero byte and the four bytes of the schema number"
-        )
-    number = int.from_bytes(data[1:_HEAD_BYTES], "big")
-    place = _HEAD_BYTES
+    number = frame_number(data)
+    place = HEAD_BYTES
     indexes: list[int] = []
     if is_protobuf:
         count, place = _read(data, place)
@@ -78,6 +74,30 @@ def decode_frame(data: bytes, *, is_protobuf: bool) -> Frame:
     return Frame(number, tuple(indexes), data[place:])
 
 
+def frame_number(data: bytes) -> int:
+    """Return the number of the schema of a framed payload.
+
+    Raises:
+        SchemaPayloadError: it has no frame.
+    """
+    if len(data) < HEAD_BYTES or data[0] != _MAGIC:
+        raise SchemaPayloadError(
+            "the payload has no Confluent frame, but its topic has schema_framing = confluent: payloads must begin with"
+            " a zero byte and the four bytes of the schema number"
+        )
+    return int.from_bytes(data[1:HEAD_BYTES], "big")
+
+
+def named_numbers(payloads: Iterable[bytes], most: int) -> list[int]:
+    """Return the numbers in the frames of payloads, each once, in their order; at most ``most``.
+
+    Payloads without a frame are skipped.
+    """
+    heads = dict.fromkeys(payload[:HEAD_BYTES] for payload in payloads)
+    numbers = [int.from_bytes(head[1:], "big") for head in heads if len(head) == HEAD_BYTES and head[0] == _MAGIC]
+    return numbers[:most]
+
+
 def framed_numbers(payloads: Iterable[bytes], numbers: set[int]) -> int:
     """Add the numbers in the frames of payloads to a set; return how many have one, up to the first that has none.
 
@@ -86,9 +106,9 @@ def framed_numbers(payloads: Iterable[bytes], numbers: set[int]) -> int:
     heads: set[bytes] = set()
     count = 0
     for payload in payloads:
-        if len(payload) < _HEAD_BYTES or payload[0] != _MAGIC:
+        if len(payload) < HEAD_BYTES or payload[0] != _MAGIC:
             break
-        heads.add(payload[1:_HEAD_BYTES])
+        heads.add(payload[1:HEAD_BYTES])
         count += 1
     numbers.update(int.from_bytes(head, "big") for head in heads)
     return count

@@ -14,6 +14,7 @@ import msgspec
 
 from danube.model.batch import Record, open_records, read_header
 from danube.model.errors import InvalidSchemaError, SchemaError, SchemaPayloadError
+from danube.schema.framed import named_message
 from danube.schema.frames import decode_frame
 from danube.schema.kinds import Compile, Source
 from danube.schema.limits import DEFAULT_LIMITS
@@ -134,15 +135,5 @@ class _Protobuf:
         frame = decode_frame(payload, is_protobuf=True)
         decode = self._classes.get(frame.indexes)
         if decode is None:
-            decode = self._classes[frame.indexes] = self._of(self._named(frame.indexes))
+            decode = self._classes[frame.indexes] = self._of(named_message(self._parsed.file, frame.indexes))
         decode(frame.payload)
-
-    def _named(self, indexes: tuple[int, ...]) -> str:
-        file = self._parsed.file
-        names, inside = [file.package] if file.package else [], file.message_type
-        for index in indexes:
-            if index >= len(inside):
-                raise SchemaPayloadError(f"its frame names message {list(indexes)} of the schema, which has none there")
-            names.append(inside[index].name)
-            inside = inside[index].nested_type
-        return ".".join(names)

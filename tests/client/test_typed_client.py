@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -350,7 +351,7 @@ async def test_imports_of_protobuf_files_are_registered_under_their_names(tmp_pa
 
 
 async def test_decoders_of_a_bounded_number_of_writers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_values, "_MOST_WRITERS", 3)
+    monkeypatch.setattr(_values, "MOST_WRITERS", 3)
     asked: list[int] = []
 
     class Registry:
@@ -361,12 +362,16 @@ async def test_decoders_of_a_bounded_number_of_writers_are_kept(monkeypatch: pyt
     reading = await _values.open_reading(Registry(), TOPIC, Order, register=False, strategy="topic")  # type: ignore[arg-type]
     assert asked == []
     for number in (1, 2, 3, 4, 7, 1):
-        await reading.learn(number)
+        await reading.learn(_values.Written(number))
         assert len(reading._decoders) <= 4
     assert asked == [1, 2, 3, 4, 7, 1]
-    assert reading.decoder(0)(b'{"id": 1}') == reading.decoder(1)(b'{"id": 1}') == Order(1)
+
+    def decoder(number: int) -> Any:
+        return reading.decoder(SimpleNamespace(schema_id=number, is_framed=False))  # type: ignore[arg-type]
+
+    assert decoder(0)(b'{"id": 1}') == decoder(1)(b'{"id": 1}') == Order(1)
     with pytest.raises(SchemaError, match="of type string"):
-        reading.decoder(7)(b"{}")
+        decoder(7)(b"{}")
 
 
 async def test_a_traced_producer_encodes_as_others_do(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def _reader_opened(topic: Topic, reader: TopicReader, consumer: Consumer) -> api
         end_offset=topic.end_offset,
         start_offset=reader.start_offset,
         owner_epoch=topic.owner_epoch,
+        is_framed=topic.intake.is_framed,
     )
 
 
@@ -101,6 +102,7 @@ def _opened(topic: Topic, subscription: Subscription, consumer: Consumer) -> api
         subscription_id=subscription.subscription_id,
         generation=subscription.generation,
         owner_epoch=topic.owner_epoch,
+        is_framed=topic.intake.is_framed,
     )
 
 

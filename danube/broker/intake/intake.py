@@ -256,6 +256,11 @@ class Intake:
                 policies.values.schema_framing or SchemaFraming.NONE,
             )
 
+    @property
+    def is_framed(self) -> bool:
+        """Whether payloads of batches without a schema in their header have Confluent's frame, as the policies say."""
+        return self._policies.values.schema_framing is SchemaFraming.CONFLUENT
+
     def check_schema(self, header: BatchHeader) -> None:
         """Check that a batch names a schema of the topic's subject, if the policies ask for that.
 

@@ -126,6 +126,7 @@ class LogOperations:
             end_offset=topic.end_offset,
             storage=topic.storage,
             storage_url=self._url(topic.storage),
+            is_framed=topic.intake.is_framed,
         )
 
     def _sealed_offset(self, topic: Topic) -> Offset:

@@ -63,18 +63,28 @@ _RECORD_FIELDS: Final[tuple[tuple[str, Any, Any], ...]] = (
 class ArrowRows:
     """Collects stored batches of one plain topic or partition, and builds record batches from them."""
 
-    def __init__(self, columns: Columns, topic: str, partition: int, values: ValueDecoder | None = None) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        topic: str,
+        partition: int,
+        values: ValueDecoder | None = None,
+        *,
+        is_framed: bool = False,
+    ) -> None:
         """Begin without rows.
 
         Args:
             columns: what to build.
             topic, partition: where the rows are from.
             values: the decoder of payloads with schemas of the registry; None: they are not decoded.
+            is_framed: whether payloads name their schemas in frames, if the header of a batch names none.
         """
         self._schema: pa.Schema = columns.schema
         self._fields = columns.fields
         self._decoder = columns.decoder()
         self._values = values
+        self._is_framed = is_framed
         self._topic = topic
         self._partition = partition
         self._demanding = [
@@ -199,9 +209,8 @@ class ArrowRows:
         """Return the columns that are made of payloads."""
         try:
             if self._values is not None:
-                return self._values.columns(
-                    payloads, [(number, count) for (number, _), count in zip(self._schemas, self._counts, strict=True)]
-                )
+                runs = [(number, count) for (number, _), count in zip(self._schemas, self._counts, strict=True)]
+                return self._values.columns(payloads, runs, is_framed=self._is_framed)
             if self._decoder is not None:
                 return dict(zip(self._fields, self._decoder.columns(payloads), strict=True))
         except MalformedPayloadError as error:

@@ -69,6 +69,8 @@ class Slice(msgspec.Struct, frozen=True, array_like=True):
     """End offset of the parts; messages from here on come from the broker."""
     parts: tuple[DirectPart, ...]
     """Parts that overlap the range, in the order of their offsets."""
+    is_framed: bool = False
+    """Whether payloads of batches whose header names no schema begin with Confluent's frame."""
 
 
 class ReadTask(InputPartition):
@@ -92,6 +94,8 @@ class Source(NamedTuple):
     sealed: int
     """End offset of the parts."""
     parts: Sequence[DirectPart]
+    is_framed: bool = False
+    """As in :class:`Slice`."""
 
     def runs(self) -> list[tuple[int, int, float]]:
         """Return ``(start, end, bytes per message)`` for all of the span: each part, and the tail."""
@@ -117,7 +121,7 @@ class Source(NamedTuple):
             if part.part.end_offset > start and part.part.base_offset < min(end, self.sealed)
         )
         topic, partition = self.span.key
-        return Slice(topic, partition, self.name, self.topic_id, start, end, self.sealed, wanted)
+        return Slice(topic, partition, self.name, self.topic_id, start, end, self.sealed, wanted, self.is_framed)
 
 
 # --- Spans ---

@@ -85,7 +85,7 @@ class _Reading:
 
     def read(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
         """Read one slice."""
-        rows = ArrowRows(self._columns, wanted.topic, wanted.partition, self._values)
+        rows = ArrowRows(self._columns, wanted.topic, wanted.partition, self._values, is_framed=wanted.is_framed)
         position = wanted.start
         for batch in self._batches(wanted):
             if batch.base_offset > position:

@@ -17,6 +17,8 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, DoubleType, StringType
 
 from danube.model.errors import DanubeError, InvalidSchemaError, NotFoundError, SchemaError
+from danube.schema.framed import framed
+from danube.schema.frames import frame_number
 from danube.schema.kinds import Source, decode_json
 from danube.schema.limits import DEFAULT_LIMITS
 from danube.schema.modes import SchemaType
@@ -36,6 +38,8 @@ _MISFITS: Final = (ValueError, TypeError, ArithmeticError, LookupError, Recursio
 """What conversions and Arrow raise for values that do not fit, msgspec's errors included."""
 
 Decode = Callable[[bytes], Any]
+_Written = tuple[int, bool]
+"""Number of a writer's schema, and whether it is in the payloads' frames."""
 Writers = Callable[[int], Source]
 """Returns the schema with a number; NotFoundError: there is none."""
 
@@ -96,14 +100,17 @@ class ValueDecoder:
         self._writers = writers
         self._codec = _decoding(pinned.source)
         own = self._codec(None)
-        self._decoders: dict[int, Decode] = {0: own, pinned.number: own}
+        self._decoders: dict[_Written, Decode] = {(0, False): own, (pinned.number, False): own}
 
-    def columns(self, payloads: pa.Array, runs: Sequence[tuple[int, int]]) -> dict[str, pa.Array]:
+    def columns(
+        self, payloads: pa.Array, runs: Sequence[tuple[int, int]], *, is_framed: bool = False
+    ) -> dict[str, pa.Array]:
         """Return the columns ``value`` and ``_error``, as long as ``payloads`` (binary, without nulls).
 
         Args:
             payloads: of stored batches, one after the other.
             runs: of each batch the number of its schema, and how many of its payloads there are.
+            is_framed: whether the payloads of batches without a number have frames, which name their schemas.
 
         Raises:
             MalformedPayloadError: a payload does not decode, and ``fail_fast``.
@@ -113,7 +120,7 @@ class ValueDecoder:
         values: list[Any] = []
         errors: dict[int, str] = {}
         for number, count in _joined(runs):
-            decode = self._decoder(number)
+            decode = self._decode_framed if is_framed and not number else self._decoder((number, False))
             part = rows[len(values) : len(values) + count]
             try:
                 values += list(map(decode, part))
@@ -154,15 +161,18 @@ class ValueDecoder:
                 parts.append(pa.nulls(1, self._kind))
         return pa.concat_arrays(parts)
 
-    def _decoder(self, number: int) -> Decode:
-        decode = self._decoders.get(number)
+    def _decode_framed(self, payload: bytes) -> Any:
+        return self._decoder((frame_number(payload), True))(payload)
+
+    def _decoder(self, written: _Written) -> Decode:
+        decode = self._decoders.get(written)
         if decode is None:
             if len(self._decoders) > _MOST_WRITERS:
                 del self._decoders[next(iter(list(self._decoders)[2:]))]
-            decode = self._decoders[number] = self._learned(number)
+            decode = self._decoders[written] = self._learned(*written)
         return decode
 
-    def _learned(self, number: int) -> Decode:
+    def _learned(self, number: int, is_framed: bool) -> Decode:
         """Return the decoder for a writer's schema; one that always fails if the schema cannot be used."""
         try:
             writer = self._writers(number)
@@ -174,7 +184,7 @@ class ValueDecoder:
                 f" {self._source.type.value}"
             )
         try:
-            return self._codec(writer)
+            return framed(writer, self._codec) if is_framed else self._codec(writer)
         except (SchemaError, InvalidSchemaError) as error:
             return _failing(f"schema {number} cannot be used: {error.message}")
 
