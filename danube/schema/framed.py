@@ -20,7 +20,7 @@ from danube.schema.modes import SchemaType
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-__all__ = ["by_frame", "framed", "named_message"]
+__all__ = ["by_frame", "framed", "message_indexes", "named_message"]
 
 Decode = Callable[[bytes], Any]
 
@@ -94,3 +94,21 @@ def named_message(file: FileDescriptorProto, indexes: tuple[int, ...]) -> str:
         names.append(inside[index].name)
         inside = inside[index].nested_type
     return ".".join(names)
+
+
+def message_indexes(file: FileDescriptorProto, name: str) -> tuple[int, ...]:
+    """Return the indexes that name a message of a file in frames; the inverse of :func:`named_message`.
+
+    Raises:
+        SchemaError: the file has no such message.
+    """
+    relative = name.removeprefix(f"{file.package}.") if file.package else name
+    indexes: list[int] = []
+    inside = file.message_type
+    for part in relative.split("."):
+        index = next((index for index, each in enumerate(inside) if each.name == part), None)
+        if index is None:
+            raise SchemaError(f"the protobuf schema has no message {name!r}")
+        indexes.append(index)
+        inside = inside[index].nested_type
+    return tuple(indexes)

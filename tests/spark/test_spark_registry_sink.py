@@ -196,9 +196,10 @@ def test_rows_without_a_value_are_refused(broker: BrokerProcess) -> None:
             {"payloadFormat": "avro"},
             "rename it, for example `a b` AS a_b",
         ),
-        (ORDER, {"payloadFormat": "protobuf"}, "option payloadFormat=protobuf is for reading"),
-        (ORDER, {"payloadFormat": "xml"}, "must be avro, json or binary"),
-        (ORDER, {"schemaSubject": "s"}, "need payloadFormat=avro or json"),
+        (ORDER, {"payloadFormat": "xml"}, "must be avro, json, protobuf or binary"),
+        (ORDER, {"schemaSubject": "s"}, "need payloadFormat=avro, json or protobuf"),
+        (ORDER, {"schemaFraming": "confluent"}, "need payloadFormat=avro, json or protobuf"),
+        (ORDER, {"payloadFormat": "avro", "schemaFraming": "kafka"}, "must be none or confluent"),
     ],
 )
 def test_what_a_schema_cannot_say_is_refused(

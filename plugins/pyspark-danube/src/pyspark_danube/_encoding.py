@@ -1,4 +1,4 @@
-"""Encodes rows of the sink with a schema that is derived from the DataFrame. Pure: no registry, no broker.
+"""Encodes rows of the sink with a schema: for Avro and JSON it is derived from the DataFrame. Pure: no registry.
 
 Every field may be null and has null as its default, whatever the DataFrame says: Spark's own notes on what may be null
 change with the plan of a query, and each change would be another version. So a new column is always compatible.
@@ -173,7 +173,16 @@ class Encoding(msgspec.Struct, frozen=True):
 
     source: Source
     ref: SchemaRef
-    """What the headers of batches say."""
+    """The schema's number, and its version in the subject."""
+    kind: DataType
+    """Type of the column ``value``."""
+    is_framed: bool = False
+    """Whether payloads name the schema, in Confluent's frame; else the headers of batches do."""
+
+    @property
+    def header(self) -> SchemaRef | None:
+        """What the headers of batches say."""
+        return None if self.is_framed else self.ref
 
     def encoder(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return what replaces the column ``value`` of rows by ``payload``.
@@ -184,6 +193,7 @@ class Encoding(msgspec.Struct, frozen=True):
             InvalidSchemaError: the library for the schema is not installed; the message says which.
         """
         encode_many = self._encode_many()
+        head = self._head() if self.is_framed else b""
 
         def encode(rows: pa.RecordBatch) -> pa.RecordBatch:
             index = rows.schema.get_field_index(VALUE)
@@ -196,6 +206,8 @@ class Encoding(msgspec.Struct, frozen=True):
                 payloads = encode_many(column.to_pylist(maps_as_pydicts="strict"))
             except SchemaError as error:
                 raise InvalidArgumentError(f"a row cannot be encoded: {error.message}") from error
+            if self.is_framed:
+                payloads = [head + payload for payload in payloads]
             return rows.remove_column(index).add_column(0, "payload", pa.array(payloads, pa.binary()))
 
         return encode
@@ -205,5 +217,37 @@ class Encoding(msgspec.Struct, frozen=True):
             from danube.schema.avro_codec import AvroCodec
 
             return AvroCodec(self.source).encode_many
+        if self.source.type is SchemaType.PROTOBUF:
+            from danube.schema.protobuf_codec import ProtobufCodec
+            from pyspark_danube._proto_encoding import encoder_of
+
+            return _each_of(encoder_of(ProtobufCodec.of_source(self.source).descriptor, self.kind))
         encode = msgspec.json.Encoder().encode
         return lambda values: [encode(value) for value in values]
+
+    def _head(self) -> bytes:
+        """Return the frame of all payloads."""
+        from danube.schema.frames import encode_frame
+
+        indexes: tuple[int, ...] = ()
+        if self.source.type is SchemaType.PROTOBUF:
+            from danube.schema import protobuf
+            from danube.schema.framed import message_indexes
+            from danube.schema.limits import DEFAULT_LIMITS
+
+            parsed = protobuf.parse(self.source, DEFAULT_LIMITS, None)
+            indexes = message_indexes(parsed.file, parsed.name)
+        return encode_frame(self.ref.schema_id, b"", indexes)
+
+
+def _each_of(encode: Callable[[Any], bytes]) -> Callable[[Sequence[Any]], list[bytes]]:
+    def encode_many(values: Sequence[Any]) -> list[bytes]:
+        payloads: list[bytes] = []
+        try:
+            for value in values:
+                payloads.append(encode(value))  # noqa: PERF401 - the length is the index in the error
+        except SchemaError as error:
+            raise SchemaError(f"value {len(payloads)}: {error.message}") from error
+        return payloads
+
+    return encode_many

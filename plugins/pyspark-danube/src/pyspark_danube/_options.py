@@ -166,11 +166,13 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     by_partition: bool = False
     """Whether each topic or partition commits its rows of a batch by itself."""
     payload_format: str = "binary"
-    """``avro`` or ``json``: the column ``value`` is encoded; ``binary``: the column ``payload`` is written as it is."""
+    """``avro``, ``json`` or ``protobuf``: the column ``value`` is encoded; ``binary``: ``payload`` is written as is."""
     schema_subject: str = ""
     """Subject of the schema; empty: that of the topic."""
     register_schema: bool = True
     """Whether the schema may be registered; otherwise it must be there."""
+    is_framed: bool = False
+    """Whether payloads name their schema in Confluent's frame; otherwise the headers of batches do."""
 
 
 def _place(url: str) -> str:
@@ -361,14 +363,16 @@ def _format(name: str, value: str) -> str:
 
 def _written_format(name: str, value: str) -> str:
     written = value.strip().lower()
-    if written == "protobuf":
-        raise ConfigurationError(
-            f"option {name}=protobuf is for reading: a DataFrame has no field numbers. Write avro or json, or encode"
-            " the payload with to_protobuf() of Spark"
-        )
-    if written not in ("binary", "avro", "json"):
-        raise ConfigurationError(f"option {name} of a sink must be avro, json or binary, not {value!r}")
+    if written not in ("binary", "avro", "json", "protobuf"):
+        raise ConfigurationError(f"option {name} of a sink must be avro, json, protobuf or binary, not {value!r}")
     return written
+
+
+def _framing(name: str, value: str) -> bool:
+    framing = value.strip().lower()
+    if framing not in ("none", "confluent"):
+        raise ConfigurationError(f"option {name} must be none or confluent, not {value!r}")
+    return framing == "confluent"
 
 
 def _subject(name: str, value: str) -> str:
@@ -433,6 +437,7 @@ _OPTIONS: Final = (
     _Option("payloadFormat", "payload_format", _written_format, (_WRITE,)),
     _Option("schemaSubject", "schema_subject", _subject, (_WRITE,)),
     _Option("registerSchema", "register_schema", _boolean, (_WRITE,)),
+    _Option("schemaFraming", "is_framed", _framing, (_WRITE,)),
 )
 
 
@@ -515,8 +520,10 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
             "options commitScope=partition and producerId need the option batchId: each partition counts its batches"
         )
     made = WriteOptions(**fields)
-    if made.payload_format == "binary" and {"schema_subject", "register_schema"} & set(fields):
-        raise ConfigurationError("options schemaSubject and registerSchema need payloadFormat=avro or json")
+    if made.payload_format == "binary" and {"schema_subject", "register_schema", "is_framed"} & set(fields):
+        raise ConfigurationError(
+            "options schemaSubject, registerSchema and schemaFraming need payloadFormat=avro, json or protobuf"
+        )
     if made.payload_format != "binary" and not made.topic and not made.schema_subject:
         raise ConfigurationError(
             f"payloadFormat={made.payload_format} without the option topic needs the option schemaSubject"

@@ -240,7 +240,7 @@ def stage_rows(
             if rows.num_rows:
                 if staging is None:
                     client = enter_client(stack, options.servers, patience_s=EXECUTOR_PATIENCE_S)
-                    ref = None if encoding is None else encoding.ref
+                    ref = None if encoding is None else encoding.header
                     staging = _Staging(client, stack, producer, batch_id, write_id, options.by_partition, ref)
                 staging.add(rows if encode is None else encode(rows), options.topic)
         return staging.finish() if staging else ()
