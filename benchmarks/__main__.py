@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="a scenario to run; may be repeated; default: all but c1-c3, d1, h1-h6, p1-p7, t1-t3, u1, u2, w1 and w3,"
+        help="a scenario to run; may be repeated; default: all but c1-c7, d1, h1-h6, p1-p7, t1-t3, u1, u2, w1 and w3,"
         " which must be named",
     )
     parser.add_argument("--systems", default="", metavar="A,B", help=f"default: {','.join(ALL_SYSTEMS)}")

@@ -42,7 +42,7 @@ from danube.model.errors import AlreadyExistsError, DanubeError
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
 from danube.model.records import TopicRecord
 
-__all__ = ["ROLES", "until"]
+__all__ = ["ROLES", "connect_to", "owner_of", "until", "whole"]
 
 CALLERS = 64
 """That create topics at the same time."""
@@ -55,8 +55,11 @@ _TOPICS_PER_TRANSACTION = 50
 
 
 @asynccontextmanager
-async def _connect(address: str) -> AsyncGenerator[Client]:
-    """Connect to one broker, with short pauses so that the figures are those of the cluster."""
+async def connect_to(address: str) -> AsyncGenerator[Client]:
+    """Connect to one broker, or to several with commas between their addresses.
+
+    Pauses are short, so that the figures are those of the cluster.
+    """
     async with danube.connect(
         f"danube://{address}",
         connect_timeout_s=0.5,
@@ -88,12 +91,12 @@ def _is_whole(status: ClusterStatus) -> bool:
     return len(active) == _BROKERS and roles.count("voter") == _BROKERS - 1 and roles.count("leader") == 1
 
 
-async def _whole(address: str) -> ClusterStatus:
+async def whole(address: str) -> ClusterStatus:
     """Wait until the cluster is whole, as seen by one broker."""
     found: list[ClusterStatus] = []
 
     async def ask() -> bool:
-        async with _connect(address) as client:
+        async with connect_to(address) as client:
             found.append(await client.admin.cluster_status())
         return _is_whole(found[-1])
 
@@ -101,7 +104,7 @@ async def _whole(address: str) -> ClusterStatus:
     return found[-1]
 
 
-async def _owner(client: Client, topic: str, own: str) -> str:
+async def owner_of(client: Client, topic: str, own: str) -> str:
     """Return the address of a topic's owner; ``own`` is that of the broker that is asked. Empty: it is away."""
     owners = (await client.admin.lookup_topic(topic)).owners
     return owners[0].address if owners else own
@@ -112,7 +115,7 @@ async def _topic_of(client: Client, own: str, wanted: str, prefix: str) -> str:
     for number in range(_OWNED_TRIES):
         topic = f"{prefix}-{number}"
         await client.admin.create_topic(topic, durability="none")
-        if await _owner(client, topic, own) == wanted:
+        if await owner_of(client, topic, own) == wanted:
             return topic
     raise RuntimeError(f"none of {_OWNED_TRIES} new topics is owned by the broker at {wanted}")
 
@@ -121,12 +124,12 @@ async def _failover(work: Work, control: Control) -> Outcome:
     """Send a signal to the broker that leads the metadata; measure until the others have taken over."""
     addresses = work.address.split(",")
     pids = dict(zip(addresses, map(int, str(work.settings["pids"]).split(",")), strict=True))
-    status = await _whole(addresses[0])
+    status = await whole(addresses[0])
     leader = next(member.broker for member in status.metadata.members if member.role == "leader")
     dead = next(row.address for row in status.brokers if row.broker == leader)
     first, second = (address for address in addresses if address != dead)
     values: dict[str, float] = {"pid": pids[dead]}
-    async with _connect(first) as writer, _connect(second) as watcher:
+    async with connect_to(first) as writer, connect_to(second) as watcher:
         topic = await _topic_of(writer, first, dead, f"{work.topic}-owned")
         ready = control.ready()
         os.kill(pids[dead], int(work.settings["signal"]))
@@ -142,7 +145,7 @@ async def _failover(work: Work, control: Control) -> Outcome:
             return next(row for row in rows if row.broker == leader).state == "away"
 
         async def serve() -> bool:
-            if await _owner(watcher, topic, second) in ("", dead):
+            if await owner_of(watcher, topic, second) in ("", dead):
                 return False
             async with watcher.producer(topic) as producer:
                 await producer.send(b"x" * work.size)
@@ -165,9 +168,9 @@ async def _settle(work: Work, control: Control) -> Outcome:
     began = control.ready()
     addresses = work.address.split(",")
     for address in addresses:
-        await _whole(address)
+        await whole(address)
     ended = time.monotonic_ns()
-    async with _connect(addresses[0]) as client:
+    async with connect_to(addresses[0]) as client:
         for topic in await client.admin.list_topics():
             if topic.topic.startswith(work.topic):
                 await client.admin.delete_topic(topic.topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from benchmarks.systems.danube import Danube
 __all__ = ["Cluster", "GroupServer"]
 
 _BROKERS = 3
+_END_S = 30.0
+"""How long a process may take to end in order."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +60,18 @@ class GroupServer(Server):
         if old.is_running() and old.status() == psutil.STATUS_STOPPED:
             old.send_signal(signal.SIGCONT)
             return
-        self.processes.end(old, kill=True)
+        self._start_again(number, kill=True)
+
+    def restart(self, number: int) -> None:
+        """End one of the processes in order, and start it again.
+
+        Raises:
+            WorkerError: it does not start.
+        """
+        self._start_again(number, kill=False)
+
+    def _start_again(self, number: int, *, kill: bool) -> None:
+        self.processes.end(self.members[number], _END_S, kill=kill)
         self.members[number] = self.launch(number)
         self.process, *self.helpers = self.members
 
@@ -98,9 +112,17 @@ class GroupServer(Server):
 
 
 class Cluster(System):
-    """Three brokers that keep the metadata together."""
+    """Three brokers that keep the metadata together.
+
+    Args:
+        shared: keep the history in a directory that all three use, so that topics with history can move, and topics of
+            durability ``remote`` have a storage.
+    """
 
     name = "cluster"
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
 
     def unavailable(self) -> str | None:
         """Danube must be importable."""
@@ -113,9 +135,12 @@ class Cluster(System):
         ports = free_ports(_BROKERS)
         peers = ",".join(f"127.0.0.1:{port}" for port in ports)
         commands = []
+        settings = f'log_level = "warning"\nsync_delay_ms = {float(sync_delay_ms)}\n'
+        if self._shared:
+            settings += f"storage = {json.dumps(f'disk://{directory}/shared?shared=true')}\n"
         for number, port in enumerate(ports):
             config = directory / f"broker-{number}.toml"
-            config.write_text(f'log_level = "warning"\nsync_delay_ms = {float(sync_delay_ms)}\n')
+            config.write_text(settings)
             commands.append(
                 [
                     sys.executable, "-m", "danube", "serve", "--config", str(config),

@@ -42,3 +42,17 @@ def test_topics_are_created_in_a_cluster_and_their_view_is_weighed(tmp_path: Pat
     # What 200 topics add to a broker's memory may be too little to be seen.
     metrics = set(ALL_SCENARIOS["c3"].metrics) - {"added_mb"}
     _measure(tmp_path, "c3", "cluster", tuple(sorted(metrics)))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["c4", "c5", "c7"])
+def test_topics_move_are_drained_and_fail_over(tmp_path: Path, name: str) -> None:
+    _measure(tmp_path, name, "cluster", ALL_SCENARIOS[name].metrics)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+def test_brokers_are_restarted_one_by_one_under_load(tmp_path: Path) -> None:
+    # Errors and repeated deliveries are none if all is well.
+    metrics = set(ALL_SCENARIOS["c6"].metrics) - {"errors", "repeated"}
+    _measure(tmp_path, "c6", "cluster", tuple(sorted(metrics)))
