@@ -19,6 +19,7 @@ violations, in time linear in the history; the rules are:
   dropped, or is in the dead-letter topic with the right attributes; or it was expired;
 * one audit equals the other: before and after sealing, crash and restart (P9);
 * nothing is accepted by a topic whose disk was lost (C3);
+* what was acknowledged before a topic was handed over to another broker is there, whatever power losses follow (P1);
 * in topics of durability ``none`` a message arrives at most once, and the messages of a producer in its order.
 
 Exceptions by durability: on ``os`` topics a power loss may lose the newest messages, but only a tail of them
@@ -83,8 +84,8 @@ class _Sent(msgspec.Struct, gc=False):
     key: str | None
     published_s: float = 0.0
     due_s: float = 0.0
-    life: int = 0
-    """Number of the broker's run when it was published."""
+    event: int = 0
+    """Number of events of the history before it was published."""
     acked_topic: str = ""
     acked_offset: int = -1
     acked_after_losses: int = -1
@@ -93,6 +94,8 @@ class _Sent(msgspec.Struct, gc=False):
     """Topic where it is stored, if the broker has acknowledged it without an offset."""
     sent_after_losses: int = 0
     """Number of power losses of all homes before it was published."""
+    is_synced: bool = False
+    """Whether it was acknowledged before its topic was handed over, and nothing could have taken it before that."""
 
 
 class _Topic(msgspec.Struct):
@@ -133,6 +136,8 @@ class History:
         """The numbers of the power losses of each home, among those of all homes."""
         self._all_losses = 0
         self._lives: Counter[str] = Counter()
+        self._born: dict[str, int] = {}
+        """The number of the event when the present broker of a home began."""
         self._homes: dict[str, str] = {}
         self._replaced: set[str] = set()
         self._topics: dict[str, _Topic] = {}
@@ -219,6 +224,7 @@ class History:
         """Record that a home's broker has started: topics of durability none start again."""
         self.events += 1
         self._lives[home] += 1
+        self._born[home] = self.events
 
     def recovered(self, home: str = "", topics: Container[str] | None = None) -> None:
         """Record that a home's broker is ready: it has synced what it has recovered.
@@ -229,6 +235,23 @@ class History:
         for (name, _), place in self._places.items():
             if self._homes[name] == home and (topics is None or name in topics):
                 place.synced()
+
+    def handed_over(self, topic: str) -> None:
+        """Record that another broker is about to serve a topic (partition) that is a home of its own.
+
+        The former owner has handed it over, and serves it no more; the new one has accepted nothing yet. What was
+        acknowledged is synced there, whatever the durability: a later power loss takes none of it.
+        """
+        home = self._homes[topic]
+        self.new_life(home)
+        self.recovered(home)
+        if self._topics[topic].durability is not Durability.OS:
+            return
+        losses = self.power_losses(topic)
+        for sent in self._sent.values():
+            # If a loss came after its sending, it may be gone, and its acknowledgement have been in flight.
+            if sent.acked_topic == topic and not sent.is_synced and self._losses_before(topic, sent) == losses:
+                sent.is_synced = True
 
     def power_losses(self, topic: str) -> int:
         """Return the number of power losses of a topic's home."""
@@ -283,7 +306,7 @@ class History:
         sent = self._sent[payload] = _Sent(producer, run, number, topic, zlib.crc32(payload), key, self._clock())
         sent.sent_after_losses = self._all_losses
         sent.due_s = due_s
-        sent.life = self._lives[self._homes.get(topic, "")]
+        sent.event = self.events
 
     def acknowledge(self, payload: bytes, topic: str, offset: int) -> None:
         """Record the broker's acknowledgement of a message, with its place."""
@@ -384,7 +407,7 @@ class History:
         came.add(payload)
         which = topic, sent.producer
         last, session.last[which] = session.last.get(which, (-1, -1)), (sent.run, sent.number)
-        if sent.life != self._lives[self._homes[topic]]:
+        if sent.event < self._born.get(self._homes[topic], 0):
             return ""  # its producer may have repeated it to a broker that could not know
         if again:
             return "P11: it came a second time, in a topic of durability none"
@@ -616,6 +639,11 @@ class History:
                 topic.losses.kept(offset, sent.acked_after_losses)
             elif payload in homes:
                 self.violation(f"P2: {_name(payload)} was acknowledged @{offset} of {name} and is at {homes[payload]}")
+            elif sent.is_synced and offset >= topic.start:
+                self.violation(
+                    f"P1: {_name(payload)} was acknowledged @{offset} of {name} before it was handed over, and is not"
+                    " there"
+                )
             elif topic.durability is Durability.OS and self._losses_before(name, sent) < self.power_losses(name):
                 # An acknowledgement may have been in flight for long: only the time of sending counts.
                 topic.losses.lost(offset, self._losses_before(name, sent))

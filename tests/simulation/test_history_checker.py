@@ -598,3 +598,49 @@ def test_what_was_skipped_need_not_be_delivered(below: int, well: bool) -> None:
         history.given(session, TOPIC, number, payload(number), history.moment(session, TOPIC))
     history.audit("hot", TOPIC, audited(range(4)))
     assert bool(history.check()) is not well
+
+
+# --- Topics that are handed over
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.DISK])
+@pytest.mark.parametrize(
+    ("steps", "well"),
+    [
+        ("hand-over loss", False),
+        ("loss hand-over", True),  # it may have been lost before that
+        ("loss", True),
+        ("hand-over", False),
+        ("elsewhere hand-over loss", False),
+    ],
+)
+def test_no_power_loss_takes_what_was_acknowledged_before_a_hand_over(
+    steps: str, durability: Durability, well: bool
+) -> None:
+    history = History()
+    history.topic(TOPIC, durability)
+    history.at_home(TOPIC, TOPIC)
+    for number in range(6):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+        history.acknowledge(payload(number), TOPIC, number)
+    for step in steps.split():
+        if step == "hand-over":
+            history.handed_over(TOPIC)
+        else:
+            history.power_loss(TOPIC if step == "loss" else "elsewhere")
+    history.audit("hot", TOPIC, audited(range(5)))
+    assert (history.check() == []) is (well and durability is Durability.OS), history.violations
+
+
+def test_a_producer_without_durability_may_repeat_to_the_next_owner_what_the_former_one_has_delivered() -> None:
+    for is_handed_over in (False, True):
+        history = History()
+        history.topic(TOPIC, Durability.NONE)
+        history.at_home(TOPIC, TOPIC)
+        session = history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC])
+        history.publish("p", 1, 0, TOPIC, payload(0), None)
+        history.deliver(session, 1, TOPIC, 0, payload(0), None)
+        if is_handed_over:
+            history.handed_over(TOPIC)
+        history.deliver(session, 1, TOPIC, 0, payload(0), None)
+        assert (history.violations == []) is is_handed_over

@@ -12,7 +12,7 @@ from danube.model.policies import Durability, PoisonPolicy, Retention, Subscript
 from danube.testing.simulation.chores import ChorePlan
 from danube.testing.simulation.node import PORT
 from danube.testing.simulation.registering import SchemaUserPlan, draw_schema_users
-from danube.testing.simulation.storm import CLUSTER_FAULTS, FAULTS, GROUP_FAULTS, SLOW_FAULTS, WIPES
+from danube.testing.simulation.storm import CLUSTER_FAULTS, FAULTS, GROUP_FAULTS, JOINS, SLOW_FAULTS, WIPES
 from danube.testing.simulation.upstream import UpstreamPlan
 from danube.testing.simulation.workload import ACK_TIMEOUT_S, ConsumerPlan, ProducerPlan, TopicPlan
 
@@ -55,6 +55,8 @@ class WorldPlan(NamedTuple):
     """Whether a machine of the cluster loses its disks."""
     moves_every_s: float = 0.0
     """Mean pause between orders to move a topic of the cluster to another broker; 0: none are ordered."""
+    drains_every_s: float = 0.0
+    """Mean pause between drains of brokers of the cluster, which are made active again; 0: none."""
     restarts_s: tuple[float, ...] = (0.0, 0.05, 1.0)
     """For how long a broker that has ended stays away."""
     schema_users: Sequence[SchemaUserPlan] = ()
@@ -141,6 +143,8 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     faults |= {name: weight for name, weight in SLOW_FAULTS.items() if others.random() < 0.3}
     if is_cluster:
         faults |= _draw_cluster_faults(own, keeps_metadata, wipes)
+    if is_cluster and Random(f"joins {seed}").random() < 0.3:
+        faults |= JOINS
     if keeps_metadata:
         faults.pop("metadata-trouble", None)  # they are as good as network, disks and clocks
     if wipes:
@@ -180,7 +184,8 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         keeps_metadata=keeps_metadata,
         cuts_log=cuts_log,
         wipes=wipes,
-        moves_every_s=_draw_moves(seed) if is_cluster and not wipes else 0.0,
+        moves_every_s=_draw_moves(seed) if is_cluster else 0.0,
+        drains_every_s=Random(f"drains {seed}").choice((0.0, 0.0, 4.0, 10.0)) if is_cluster else 0.0,
         restarts_s=(0.0, 0.05, 1.0, 5.0) if shared and Random(f"restarts {seed}").random() < 0.5 else (0.0, 0.05, 1.0),
         schema_users=_draw_schema_users(seed, topics, wipes=wipes) if has_schemas else (),
     )

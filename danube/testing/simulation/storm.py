@@ -17,7 +17,7 @@ from danube.testing.simulation.node import BrokerNode
 if TYPE_CHECKING:
     from danube.testing.simulation.world import World
 
-__all__ = ["CLUSTER_FAULTS", "FAULTS", "GROUP_FAULTS", "SLOW_FAULTS", "WIPES", "Storm"]
+__all__ = ["CLUSTER_FAULTS", "FAULTS", "GROUP_FAULTS", "JOINS", "SLOW_FAULTS", "WIPES", "Storm"]
 
 _MOST_PASSES = 12
 """An ambush strikes up to this many passes of the scheduler after its trigger."""
@@ -53,6 +53,8 @@ GROUP_FAULTS = {"raft-slow-disk": 1.0, "raft-sync-error": 0.3}
 """The same, if they keep their metadata themselves."""
 WIPES = {"wipe": 1.5}
 """In some of these worlds, once: a machine loses its disks, and comes back as another broker."""
+JOINS = {"join": 2.0}
+"""In some worlds whose brokers form a cluster, once: a further broker joins it."""
 
 
 class Storm:
@@ -214,6 +216,8 @@ class Storm:
                     node.raft.disk.fail("sync", errno.EIO)
             case "wipe":
                 self._world.wipe(node)
+            case "join":
+                self._world.join()
             case _:
                 raise AssertionError(name)
 

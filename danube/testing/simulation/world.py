@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -21,7 +21,7 @@ import trio
 from danube.broker import BrokerConfig
 from danube.broker.directory.directory import Directory
 from danube.client import Client, Receipt
-from danube.cluster.records import broker_name
+from danube.cluster.records import ASSIGNMENTS, SESSIONS, Assignment, broker_name, topic_key
 from danube.metadata import MetadataStore
 from danube.model.errors import (
     ClosedError,
@@ -43,14 +43,15 @@ from danube.testing.history import History
 from danube.testing.metadata_history import MetadataHistory
 from danube.testing.simulation._scheduler import Pauses, run_seeded
 from danube.testing.simulation.chores import NO_TOPIC_RULES, do_chore
+from danube.testing.simulation.holders import Holders
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT, BrokerNode, Life, SharedMetadata, danube_error, shown_error
 from danube.testing.simulation.owners import OwnerWatch, check_owners, find_differences
-from danube.testing.simulation.plan import WorldPlan, draw_plan
+from danube.testing.simulation.plan import CLUSTER, WorldPlan, draw_plan
 from danube.testing.simulation.raft_machine import ROOMY, TIGHT, RaftMachine
 from danube.testing.simulation.registering import audit_schemas, use_schemas
 from danube.testing.simulation.storm import Storm
-from danube.testing.simulation.topic_moves import move_topics
+from danube.testing.simulation.topic_moves import drain_brokers, move_topics
 from danube.testing.simulation.trace import Trace
 from danube.testing.simulation.upstream import consume_upstream, produce_upstream
 from danube.testing.simulation.workload import Applications, ConsumerPlan, TopicPlan, read_letters, read_topic
@@ -72,6 +73,9 @@ CONVERGE_S = 30.0
 """Virtual seconds in which a cluster has to be whole again after the last fault, and then to accept messages, unless a
 storage hangs."""
 
+_LEAST_ANSWER_S = 2.0
+"""A member of the metadata that does not answer for so long is not waited for."""
+_ASSIGNMENT = msgspec.msgpack.Decoder(Assignment)
 _HANGING_S = 65.0
 """How long a read from a storage waits for an answer that never comes, if it does not know the size of the object."""
 
@@ -118,6 +122,12 @@ class World:
         """Of the metadata that the brokers keep."""
         self.wiped: dict[str, str] = {}
         """Machines that have lost their disks, and the names of the brokers that they had been."""
+        self._lost_topics = trio.Event()
+        """Set when it is known which topics were lost with these disks."""
+        self.joined: list[BrokerNode] = []
+        """Machines whose brokers have joined the cluster since it was formed."""
+        self.drained: dict[str, None] = {}
+        """Brokers that may be draining."""
         self.topics = list(plan.topics)
         """Those that can be served; partitions take the place of a topic of which others are lost."""
         self.consumers = list(plan.consumers)
@@ -136,6 +146,8 @@ class World:
         )
         for home, config in plan.configs.items():
             self.serving.append(self._add_node(home, config))
+        self.holders = Holders(self.history, trace)
+        """Which machines hold the topics of a cluster."""
         self.storm = Storm(self)
         self._machines: trio.Nursery
 
@@ -164,12 +176,16 @@ class World:
         return RaftMachine(name, self.random_of(f"metadata of {name}"), self.metadata_history, options)
 
     def _has_started(self, node: BrokerNode) -> None:
-        self.history.new_life(self.plan.home_of(node.name))
         if self.plan.is_cluster:
-            self.history.new_life(node.name)
+            self.holders.started(node)
+        else:
+            self.history.new_life(self.plan.home_of(node.name))
 
     def _recovered(self, node: BrokerNode) -> None:
-        self.history.recovered(node.name if self.plan.is_cluster else self.plan.home_of(node.name))
+        if self.plan.is_cluster:
+            self.holders.recovered(node)
+        else:
+            self.history.recovered(self.plan.home_of(node.name))
 
     @property
     def node(self) -> BrokerNode:
@@ -187,9 +203,12 @@ class World:
 
     def crash(self, node: BrokerNode, *, power_loss: bool) -> None:
         """Kill a broker or cut its power, and record it in the history."""
+        held = self.holders.of(node)
         node.crash(power_loss=power_loss)
-        if power_loss:
-            self.history.power_loss(node.name if self.plan.is_cluster else self.plan.home_of(node.name))
+        if power_loss and self.plan.is_cluster:
+            self.holders.lost_power(held)
+        elif power_loss:
+            self.history.power_loss(self.plan.home_of(node.name))
 
     # --- Clusters
 
@@ -212,20 +231,79 @@ class World:
     def wipe(self, node: BrokerNode) -> None:
         """Replace a machine's disks by empty ones, once in a world: what it stored alone stays away.
 
-        Topics without durability, and those in a storage that others reach, get another owner.
+        Topics without durability, and those in a storage that others reach, get another owner. A topic that moves at
+        this moment belongs to its owner by the metadata, as soon as the broker's session has ended.
         """
         if self.wiped or not node.ready.is_set() or node.life is None or node.life.over:
             return
-        self.wiped[node.name] = broker_of(node)
+        broker = self.wiped[node.name] = broker_of(node)
         self.trace.fault("wipe", node.name)
-        fails_over = any("shared=true" in str(config.storage) for config in self.plan.configs.values())
-        for topic in directory_of(node).topics():
-            is_there = topic.lossy or (fails_over and topic.durability is Durability.REMOTE)
-            if not is_there and self.history.knows(topic.name):
-                self.trace("gone", topic.name)
-                self.history.gone(topic.name)
         self.crash(node, power_loss=True)
         node.wipe()
+        self._machines.start_soon(self._find_lost, broker)
+
+    async def _find_lost(self, broker: str) -> None:
+        """Note which topics were lost with a disk: once its broker has no session, none can move to it or from it."""
+        fails_over = any("shared=true" in str(config.storage) for config in self.plan.configs.values())
+        owners = await self._owners_without(broker)
+        while owners is None:
+            await trio.sleep(0.25)
+            owners = await self._owners_without(broker)
+        for topic in self.plan.topics:
+            is_there = topic.durability is Durability.NONE or (fails_over and topic.durability is Durability.REMOTE)
+            for part in () if is_there else topic.parts:
+                if owners[topic_key(self.holders.topic_id(part))] == broker:
+                    self.trace("gone", part)
+                    self.history.gone(part)
+        self._lost_topics.set()
+
+    async def _owners_without(self, broker: str) -> dict[str, str] | None:
+        """Return the owners of all topics once a broker has no session; None: it has, or the metadata do not answer."""
+        for store in [node.raft.store for node in self._ready() if node.raft is not None]:
+            if store is None:
+                continue
+            with trio.move_on_after(_LEAST_ANSWER_S):
+                try:
+                    if await store.get(SESSIONS + broker) is not None:
+                        return None
+                    rows, _ = await store.list(ASSIGNMENTS)
+                except DanubeError:
+                    continue
+                return {
+                    row.key.removeprefix(ASSIGNMENTS): broker_name(_ASSIGNMENT.decode(row.value).owner) for row in rows
+                }
+        return None
+
+    def operator(self) -> AbstractAsyncContextManager[Client]:
+        """Return a client of the cluster for those who look after it; it tries only once to connect."""
+        return self.applications.client("operator", self.random_of(f"operator {trio.current_time()}"), CLUSTER)
+
+    async def _activate(self) -> None:
+        """Make all brokers active again that were drained and are still there."""
+        for name in self.drained:
+            if name in self.wiped.values():
+                continue
+            async with self._client("operator", CLUSTER) as client:
+                await self._patiently(f"activating {name}", partial(client.admin.activate_broker, name))
+
+    def join(self) -> None:
+        """Start a broker on a further machine, once in a world: it joins the cluster."""
+        ready = self._ready()
+        if self.joined or not ready:
+            return
+        config = self.plan.configs[self.serving[0].name]
+        if self.plan.keeps_metadata:
+            config = msgspec.structs.replace(config, peers="", join=f"{ready[0].name}:{PORT}")
+        node = self._add_node(f"h{len(self.plan.configs) + 1}", config)
+        self.trace.fault("join", node.name)
+        # Its watch begins where the others are: what was before that, the copy of the table has.
+        position = self.metadata_history.position
+        position[node.name] = max(position.values(), default=0)
+        self.joined.append(node)
+        self.serving.append(node)
+        self._machines.start_soon(self._supervise, node)
+        if node.raft is not None:
+            self._machines.start_soon(node.raft.follow)
 
     def _ready(self) -> list[BrokerNode]:
         return [node for node in self.serving if node.ready.is_set() and node.life is not None and not node.life.over]
@@ -349,22 +427,21 @@ class World:
             raise StuckError(f"C8: the cluster has not formed within {self.converge_s:g} s")
 
     async def _find_homes(self) -> None:
-        """Note whose disk holds each topic: what becomes of that disk concerns this topic only."""
+        """Note which machine holds each topic: what becomes of its disk concerns this topic only."""
         nodes = {broker_of(node): node.name for node in self._ready()}
         for topic in self.plan.topics:
-            if topic.durability is not Durability.NONE:
-                for part in topic.parts:
-                    owner = await self._patiently(f"looking up {part}", partial(self._owner_of, part))
-                    self.history.at_home(part, nodes[owner])
+            for part in topic.parts:
+                topic_id, owner = await self._patiently(f"looking up {part}", partial(self._owner_of, part))
+                self.holders.begin(part, topic_id, nodes[owner])
 
-    async def _owner_of(self, part: str) -> str:
+    async def _owner_of(self, part: str) -> tuple[TopicId, str]:
         await trio.lowlevel.checkpoint()
         for node in self._ready():
             membership = directory_of(node).membership
             _, topic_id = directory_of(node).catalogue.locate(part)
             owner = membership.owner(topic_id)
             if owner is not None:
-                return broker_name(owner)
+                return topic_id, broker_name(owner)
         raise UnavailableError(f"{part} has no owner yet")
 
     async def _converge(self) -> None:
@@ -474,15 +551,23 @@ class World:
                     async with trio.open_nursery() as movers:
                         if plan.moves_every_s:
                             movers.start_soon(move_topics, self, plan.moves_every_s)
+                        if plan.drains_every_s:
+                            movers.start_soon(drain_brokers, self, plan.drains_every_s)
                         await self.storm.rage()
                         movers.cancel_scope.cancel()
                     self._calm_at = trio.current_time()
+                    if self.wiped:
+                        with trio.move_on_after(self.converge_s):
+                            await self._lost_topics.wait()
+                        if not self._lost_topics.is_set():
+                            raise StuckError(f"C8: the session of {self.wiped} has not ended, or no broker is ready")
                     applications.abandoned.update(
                         topic.name for topic in plan.topics if any(map(self.history.is_gone, topic.parts))
                     )
                     applications.calm.set()
                     producing.deadline = trio.current_time() + _PATIENCE_S
                     if plan.is_cluster:
+                        await self._activate()
                         await self._converge()
                         await self._take_over(consumers)
             if producing.cancelled_caught:
