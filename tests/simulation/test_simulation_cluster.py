@@ -139,6 +139,11 @@ async def test_differences_between_brokers_and_metadata_are_named():
         await store.put(ASSIGNMENTS + topic_key(TopicId(8)), ASSIGNED)
         assert "1 assignments are of topics that do not exist" in await find_differences(store, [node])
         assert not any("do not exist" in each for each in await find_differences(store, [node], {"b1"}))
+        order = MoveRecord(move=5, target=BrokerId(2), target_session=1, assignment=2)
+        await store.put(MOVES + topic_key(topic_id), msgspec.msgpack.encode(order))
+        assert any("is not over" in each for each in await find_differences(store, [node]))
+        assert not any("is not over" in each for each in await find_differences(store, [node], {"b1"}))
+        await store.delete(MOVES + topic_key(topic_id))
         node.life.broker.directory.membership.is_certain = lambda: False
         assert "h1 has no session that is certain to be alive" in await find_differences(store, [node])
         node.life.over = True

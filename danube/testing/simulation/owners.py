@@ -175,7 +175,7 @@ def _follows(present: Assignment, wals: Mapping[str, WalRecord]) -> bool:
 async def find_differences(store: MetadataStore, nodes: Iterable[BrokerNode], lost: Container[str] = ()) -> list[str]:
     """Return what keeps the brokers from having divided all topics among them (C6, C7); empty in calm weather.
 
-    ``lost`` are brokers that will never return: what they own waits for them, deleted topics included.
+    ``lost`` are brokers that will never return: what they own waits for them, deleted topics and moves included.
     """
     items, _ = await store.list(_TOPICS)
     records = {item.key.removeprefix(_TOPICS): decode_topic(item.value) for item in items}
@@ -194,7 +194,8 @@ async def find_differences(store: MetadataStore, nodes: Iterable[BrokerNode], lo
     orphans = [name for name in assigned if name not in living and owners[name] not in lost]
     if orphans:
         found.append(f"{len(orphans)} assignments are of topics that do not exist")
-    found += [f"the move of {item.key.removeprefix(MOVES)} is not over" for item in (await store.list(MOVES[:-1]))[0]]
+    ordered = [item.key.removeprefix(MOVES) for item in (await store.list(MOVES[:-1]))[0]]
+    found += [f"the move of {name} is not over" for name in ordered if owners.get(name) not in lost]
     for node in nodes:
         life = node.life
         if life is None or life.over or not node.ready.is_set():
