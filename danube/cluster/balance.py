@@ -12,6 +12,11 @@ smaller, and a pair of brokers is left alone unless evening it out would lower t
 measured again before the rest follows; a single topic that is larger than that may move if it alone lowers the load by
 more than :attr:`Rules.gain`.
 
+**Few topics.** Shares say nothing about two brokers with four topics and none. So a broker also gives a topic to one
+that has less than half as many and at least two fewer: the broker that has just joined gets some, however few there
+are. The receiver must have no more load than the giver afterwards, unless it has almost none. The only topic of a
+broker stays.
+
 **Rounds** (:class:`Balancer`). Nothing moves before the imbalance has stood for :attr:`Rules.rounds` rounds. A topic
 that has moved rests for :attr:`Rules.rest_s`, whatever it moved for.
 
@@ -32,6 +37,7 @@ from danube.cluster.placement import FULL_JOURNAL, Racks, keeps_spread
 from danube.cluster.records import broker_name
 from danube.model.ids import BrokerId, TopicId
 from danube.model.names import split_partition
+from danube.model.spoken import spoken_count
 
 __all__ = [
     "DEFAULT_RULES",
@@ -121,7 +127,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How long a topic stays where it has moved to."""
     least: Vector = (10.0, 1e6, 1e6, 0.5, 0.5)
     """What each broker counts at least in each dimension: 10 topics, 1 MB/s in and out, half a processor, half a
-    journal. A broker with less than half of that in every dimension gives no topics."""
+    journal. A broker with less than half of that in every dimension gives topics only if it has many more of them than
+    another, see :attr:`count_factor`."""
+    count_factor: float = 2.0
+    """A broker with more than this times as many topics as another, and at least two more, gives it one."""
 
 
 DEFAULT_RULES: Final = Rules()
@@ -182,9 +191,13 @@ class _State:
 
     def after(self, source: BrokerId, target: BrokerId, weight: Vector) -> float:
         """Return the larger load of two brokers after a topic has moved."""
-        given = max(have - part for have, part in zip(self.vectors[source], weight, strict=True))
+        return max(self.pair_after(source, target, weight))
+
+    def pair_after(self, source: BrokerId, target: BrokerId, weight: Vector) -> tuple[float, float]:
+        """Return the loads of two brokers after a topic has moved from the first to the second."""
+        left = max(have - part for have, part in zip(self.vectors[source], weight, strict=True))
         got = max(have + part for have, part in zip(self.vectors[target], weight, strict=True))
-        return max(given, got)
+        return left, got
 
     def move(self, source: BrokerId, target: BrokerId, weight: Vector) -> None:
         self.vectors[source] = _sum(self.vectors[source], weight, -1.0)
@@ -222,6 +235,9 @@ class _Plan:
             for each in loads.brokers
         }
         self._budget: dict[BrokerId, float] = {}
+        self._topics = {each.broker: each.topics for each in loads.brokers}
+        self._given: Counter[BrokerId] = Counter()
+        """How many topics the plan takes from each broker."""
         self._checks = rules.most_checks
 
     def _weigh(self, broker: BrokerLoad, topic: TopicLoad) -> Vector:
@@ -240,22 +256,60 @@ class _Plan:
                 sources.remove(source)  # and none of its topics fits later: the targets only get more load
             else:
                 moves.append(found)
+        sources = set(self._brokers)
+        while sources and len(moves) < self._rules.most_moves and self._checks > 0:
+            source = min(sources, key=lambda broker: (-self._topics[broker], broker))
+            found = self._take_by_count(source)
+            if found is None:
+                sources.remove(source)
+            else:
+                moves.append(found)
         return moves
+
+    def _take_by_count(self, source: BrokerId) -> Move | None:
+        """Plan the move of one topic away from a broker that has many more topics than another."""
+        state, topics = self.state, self._topics
+        have, highest = topics[source], max(state.loads().values())
+        targets = sorted(self._targets(source), key=lambda broker: (topics[broker], state.load(broker), broker))
+        for target in targets[:_LOWEST]:
+            gap = have - topics[target]
+            if gap < 2 or have <= self._rules.count_factor * topics[target]:
+                return None  # the others have more
+            if self._given[source] >= max(1.0, self._rules.gap_share * (gap + self._given[source])):
+                continue
+            chosen: tuple[float, int] | None = None
+            for place, (topic, weight) in enumerate(self._left[source]):
+                self._checks -= 1
+                rank = topic.in_bytes_s + topic.out_bytes_s, place
+                if chosen is not None and chosen <= rank:
+                    continue
+                left, got = state.pair_after(source, target, weight)
+                # The other rule takes it back neither from a broker with less load, nor from an idle one.
+                fits = got <= max(left, min(state.idle, highest)) + _ROUNDING
+                if fits and self._may_get(source, target, topic):
+                    chosen = rank
+            if chosen is not None:
+                reason = (
+                    f"{broker_name(source)} has {spoken_count(have, 'topic')}, {broker_name(target)} {topics[target]:,}"
+                )
+                return self._plan(source, target, chosen[1], reason)
+        return None
 
     def _take(self, source: BrokerId) -> Move | None:
         """Plan the best move of one topic away from a broker."""
         state, load = self.state, self.state.load(source)
         targets = self._targets(source)
-        if not targets or load < state.idle:
+        if not targets or load < state.idle or self._topics[source] < 2:
             return None
         least = state.load(targets[0])
-        if (load - least) / 2 <= self._rules.gain * load:
-            return None
         is_first = source not in self._budget
         budget = self._budget.get(source, self._rules.gap_share * (load - least))
         best: tuple[float, float, int] | None = None
         chosen: tuple[int, BrokerId, float] | None = None
         for target in targets[:_LOWEST]:
+            # Each pair is judged by itself: of two that are nearly even, either would give the other one its topic.
+            if (load - state.load(target)) / 2 <= self._rules.gain * load:
+                break
             for place, (topic, weight) in enumerate(self._left[source]):
                 self._checks -= 1
                 heaviest, after = max(weight), state.after(source, target, weight)
@@ -272,17 +326,19 @@ class _Plan:
             return None
         place, target, heaviest = chosen
         self._budget[source] = budget - heaviest
-        return self._plan(source, target, place)
-
-    def _plan(self, source: BrokerId, target: BrokerId, place: int) -> Move:
-        topic, weight = self._left[source].pop(place)
-        state = self.state
         dimension = max(range(len(DIMENSIONS)), key=lambda index: state.vectors[source][index])
         reason = (
             f"{broker_name(source)} has {state.vectors[source][dimension]:.0%} of the {DIMENSIONS[dimension]},"
             f" {broker_name(target)} {state.vectors[target][dimension]:.0%}"
         )
-        state.move(source, target, weight)
+        return self._plan(source, target, place, reason)
+
+    def _plan(self, source: BrokerId, target: BrokerId, place: int, reason: str) -> Move:
+        topic, weight = self._left[source].pop(place)
+        self.state.move(source, target, weight)
+        self._topics[source] -= 1
+        self._topics[target] += 1
+        self._given[source] += 1
         self._journal[target] += topic.journal_bytes
         split = split_partition(topic.name)
         if split is not None and split[0] in self._spread:

@@ -265,6 +265,36 @@ async def test_the_load_becomes_even_by_itself_and_then_nothing_moves(tmp_path: 
         assert len(watch.carried_out) == before
 
 
+async def test_few_topics_come_back_to_a_broker_that_was_drained(tmp_path: Path) -> None:
+    async with three(tmp_path, balance={"interval_s": 2.0, "rest_s": 60.0}) as (_, watch, client):
+        await create(client, 6)
+        await client.admin.drain_broker("b2")
+        await wait_until(lambda: counts(watch)[1] == 0)
+        assert counts(watch) == [3, 0, 3]
+        await client.admin.activate_broker("b2")
+        await trio.sleep(120)  # those that the drain has moved rest for a minute; the others need not
+        assert counts(watch) == [2, 2, 2]
+        before = len(watch.carried_out)
+        moved = [topic for topic, reason in watch.carried_out if reason is MoveReason.BALANCE]
+        assert len(moved) == len(set(moved)) == 2
+        await trio.sleep(180)
+        assert len(watch.carried_out) == before
+
+
+async def test_few_topics_become_even_at_once_when_it_is_asked_for(tmp_path: Path) -> None:
+    async with three(tmp_path, balance={"enabled": False}) as (_, watch, client):
+        await client.admin.drain_broker("b2")
+        await create(client, 4)
+        await client.admin.move_topic("/default/t0", "b3")
+        await wait_until(lambda: counts(watch) == [1, 0, 3])
+        await client.admin.activate_broker("b2")
+        plan = await client.admin.balance_cluster(dry_run=True)
+        assert [(row.source, row.target, row.why) for row in plan.moves] == [(3, 2, "b3 has 3 topics, b2 0")]
+        await client.admin.balance_cluster()
+        await wait_until(lambda: counts(watch) == [1, 1, 2])
+        assert (await client.admin.balance_cluster()).moves == []
+
+
 async def test_without_balance_nothing_moves_until_it_is_asked_for(tmp_path: Path) -> None:
     async with three(tmp_path, balance={"enabled": False}) as (_, watch, client):
         await uneven(client)

@@ -41,7 +41,7 @@ function Drain({ row, onClose }) {
     notify(`${found.name} is ${found.state} and owns ${plural(found.topics, "topic")}${found.staying ? `; ${plural(found.staying, "topic")} cannot move` : ""}`);
   };
   return html`<${Confirm} title=${`${verb === "drain" ? "Drain" : "Activate"} ${row.name}`} verb=${verb === "drain" ? "Drain" : "Activate"} run=${run} onClose=${onClose} cli=${`danube cluster ${verb} ${row.name}`}>
-    <p>${verb === "drain" ? `${row.name} gives its ${plural(row.topics, "topic")} to other brokers and gets no new ones until it is activated. Clients follow their topics.` : `${row.name} gets topics again. Those that have left it do not come back by themselves.`}</p><//>`;
+    <p>${verb === "drain" ? `${row.name} gives its ${plural(row.topics, "topic")} to other brokers and gets no new ones until it is activated. Clients follow their topics.` : `${row.name} gets topics again. Others come to it while it has fewer.`}</p><//>`;
 }
 
 function Balance({ onClose }) {
