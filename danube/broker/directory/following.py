@@ -95,13 +95,13 @@ class Following:
         self._names: dict[str, bool] = {}
         """Topics to look at, and whether their policies or subject have changed."""
         self._moved: set[TopicId] = set()
-        """Topics and partitions that this broker got from another one."""
+        """Topics and partitions that this broker got from another one without a copy."""
         self._policies: set[str] = set()
         self._notes = False
         self.leaving: set[TopicId] = set()
         """Topics that have moved away, until nothing of them is left in the journal."""
-        self.on_given: Callable[[TopicId], None] = _ignore
-        """Called when a topic that is stored has moved to this broker; must not raise."""
+        self.on_given: Callable[[TopicId], bool] = _ignore
+        """Called when a topic was moved to this broker; returns whether it is served from a copy. Must not raise."""
         self.on_change: list[Callable[[], None]] = []
         """Called whenever a topic was created, changed or deleted, by any broker; must not raise."""
         self._wake = trio.Event()
@@ -140,14 +140,15 @@ class Following:
                 record = self._catalogue.find(name)
                 if record is not None:
                     self._end_if_lost(served.name, record, topic_id)
+            after = change.after
+            is_given = after is not None and after.owner == me
+            is_copied = after is not None and is_given and after.move and self.on_given(topic_id)
             if name:
                 self._names.setdefault(name, False)
-            elif change.before is not None and change.after is not None:
+            elif change.before is not None and is_given and not is_copied:
                 self._moved.add(topic_id)
             # Else its record has not arrived: it is looked at then.
             self._wake.set()
-            if change.after is not None and change.after.owner == me and change.after.move:
-                self.on_given(topic_id)
         if change.after is None:
             self._notes = True
             self._wake.set()
@@ -208,7 +209,10 @@ class Following:
         return split[0] if split and self._catalogue.find(name) is None else name
 
     async def _name_moved(self) -> None:
-        """Find the names of topics that were moved to this broker. That is rare, so no table has names by id."""
+        """Find the names of topics that this broker got from another one without a copy.
+
+        That is rare, so no table has names by id.
+        """
         moved, self._moved = self._moved, set()
         for count, name in enumerate(list(self._catalogue.tables.topics.values), 1):
             record = self._catalogue.find(name)
@@ -350,5 +354,6 @@ class Following:
         return True
 
 
-def _ignore(topic_id: TopicId) -> None:
-    """Initial callback: does nothing."""
+def _ignore(topic_id: TopicId) -> bool:
+    """Initial callback: no copy is here."""
+    return False

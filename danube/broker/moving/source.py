@@ -70,6 +70,8 @@ _LOOK_S: Final = 1.0
 """How often the orders are looked at although none has changed: one may wait for something else."""
 _RETRY_S: Final = 0.25
 """Pause before a question to the metadata is repeated."""
+_VIEW_S: Final = 0.25
+"""How long the change of the owner may take to be reported here before it is read."""
 _SEAL_FROM_BYTES: Final = 8 * MIB
 """A topic with as much in the journal is sealed before it is copied, if its storage is shared."""
 _SEAL_S: Final = 10.0
@@ -113,7 +115,9 @@ class Departures:
                 self._wake = trio.Event()
                 for key, order in list(self.membership.moves.values.items()):
                     topic_id = TopicId(int(key, 16))
-                    if topic_id not in self._moving and self.membership.owns(topic_id):
+                    if topic_id in self._moving or self.membership.assignments.revision(key) != order.assignment:
+                        continue  # one of an earlier assignment was carried out, or the coordinator withdraws it
+                    if self.membership.owns(topic_id):
                         self._moving.add(topic_id)
                         nursery.start_soon(self._carry_out, topic_id, order, self.membership.moves.revision(key))
                 with trio.move_on_after(_LOOK_S):
@@ -148,6 +152,8 @@ class _Move:
         self._frozen = AsyncExitStack()
         self._is_paused = False
         """Whether its history is not sealed now."""
+        self._switched_at = 0
+        """The revision of the switch; 0: it was not answered."""
 
     async def run(self) -> None:
         """Carry it out to its end."""
@@ -345,7 +351,7 @@ class _Move:
         moved = Assignment(order.target, OwnerEpoch(present.epoch + 1), Reason.MOVED, order.move)
         operations: list[Put | Delete] = [Put(ASSIGNMENTS + self._key, _encode(moved)), Delete(MOVES + self._key)]
         try:
-            await self._directory.catalogue.store.transact(conditions, operations)
+            self._switched_at = (await self._directory.catalogue.store.transact(conditions, operations)).revision
         except _NOT_DONE as error:
             return Refused(str(error))
         except DanubeError as error:
@@ -378,6 +384,9 @@ class _Move:
 
     async def _leave(self) -> None:
         """Wait until this broker's view shows the new owner, which ends the topic."""
+        if self._switched_at:
+            with trio.move_on_after(_VIEW_S):  # the change is about to be reported, and reading it costs a round trip
+                await self._membership.assignments.reached(self._switched_at)
         while self._topic is not None and self._directory.served(self._topic_id) is self._topic:
             try:
                 await self._membership.assignments.refresh(self._key)

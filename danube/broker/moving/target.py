@@ -294,12 +294,15 @@ class Arrivals:
         if copy is not None and (change.after is None or change.after.move != copy.move):
             self._runtime.start(self._judge, copy)
 
-    def _given(self, topic_id: TopicId) -> None:
+    def _given(self, topic_id: TopicId) -> bool:
         copy = self._copies.get(topic_id)
         assignment = self._membership.assignments.values[topic_key(topic_id)]
-        if copy is not None and assignment.move == copy.move and topic_id not in self._directory.arriving:
+        if copy is None or assignment.move != copy.move:
+            return False
+        if topic_id not in self._directory.arriving:
             self._directory.arriving[topic_id] = trio.Event()
             self._runtime.start(self._judge, copy)
+        return True
 
     async def run(self) -> None:
         """Task: take topics, once the journal runs, and give up copies whose owners are silent; until cancelled."""

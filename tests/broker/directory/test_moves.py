@@ -372,3 +372,35 @@ async def test_a_topic_that_has_moved_survives_restarts_and_returns(tmp_path: Pa
                 await wait_until(lambda: serves(source))  # noqa: B023 - awaited here
             async with client.reader(NAME, start="earliest") as reader:
                 assert [(await reader.receive()).payload for _ in range(sent)] == [b"%d" % each for each in range(sent)]
+
+
+async def test_the_new_owner_does_not_take_the_order_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its table of assignments may be ahead of that of the orders, in which the order still stands."""
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        late = target.broker.directory.membership.moves
+        mirror = type(late._mirror)
+        delete, passed = mirror.delete, mirror.passed
+        deleted: list[tuple[str, int]] = []
+
+        def delete_later(self: Any, name: str, revision: int) -> Any:
+            return deleted.append((name, revision)) if self is late._mirror else delete(self, name, revision)
+
+        def pass_later(self: Any, revision: int) -> None:
+            if self is not late._mirror:
+                passed(self, revision)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mirror, "delete", delete_later)
+            patch.setattr(mirror, "passed", pass_later)
+            await moved(source, target)
+            await trio.sleep(2.0)
+            assert late.values
+        for name, revision in deleted:
+            late._report(late._mirror.delete(name, revision))
+        await settled(world)
+        assert serves(target)
+    assert "stays, and is not moved" not in caplog.text
