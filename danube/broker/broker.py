@@ -290,6 +290,7 @@ class Broker:
                     [name for name, storage in storages.for_history.items() if storage.capabilities.shared],
                 )
                 self.runtime.life = membership.life
+                self._remove_member = joining.remove_member
                 async with membership.present():
                     await self._live(store, membership, storages, stage_disk, faces, task_status)
             if not self._farewell_said:
@@ -379,6 +380,7 @@ class Broker:
             calls=lambda: self.peers,
             upgrading=upgrading,
         )
+        cluster.remove_member = self._remove_member
         backups = BackupOperations(store, config.cluster, runtime.clock_us)
         if self._access is not None:
             self._access.gate.follow(store)

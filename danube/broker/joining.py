@@ -6,7 +6,7 @@ before it can open them. Then it enters itself there, as the one with its identi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
 
 import trio
@@ -17,6 +17,7 @@ from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.own_address import foreign_hosts, http_url, own_address
 from danube.broker.runtime.ports import Ports
 from danube.broker.runtime.seams import Seams
+from danube.cluster.gaps import reserve_of
 from danube.cluster.group import MetadataGroup
 from danube.cluster.membership import Membership
 from danube.cluster.records import SessionRecord
@@ -26,6 +27,7 @@ from danube.metadata.embedded import EmbeddedPlugin
 from danube.model.addresses import parse_address
 from danube.model.version import __version__
 from danube.peers import Peers
+from danube.raft import NodeId
 
 __all__ = ["Joining", "find_own_address"]
 
@@ -104,6 +106,11 @@ class Joining:
         self._group = group
         return store
 
+    @property
+    def remove_member(self) -> Callable[[NodeId], Awaitable[object]] | None:
+        """Removes a member from the group that keeps the metadata; None: the brokers do not keep them."""
+        return None if self._group is None else self._group.remove
+
     def announce(self) -> None:
         """Let the broker be entered among those that keep the metadata, which have been verified."""
         if self._group is not None:
@@ -134,6 +141,7 @@ class Joining:
             storages=tuple(sorted(storages)),
             shared=tuple(sorted(shared)),
             rack=self._config.rack,
+            reserve=reserve_of(self._config.limits.journal_max_bytes, self._config.limits.max_batch_records),
             random=self._seams.random,
             founding=self._group.memory.founding if self._group is not None else None,
             certified=self._certified,

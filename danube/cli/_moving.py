@@ -13,9 +13,9 @@ from danube.cli._output import Output, OutputOption, human_bytes, print_json, sh
 
 if TYPE_CHECKING:
     from danube.client import Client
-    from danube.model.cluster_api import BalancePlan, BrokerDrain, MoveRow
+    from danube.model.cluster_api import BalancePlan, BrokerDrain, Forgotten, MoveRow
 
-__all__ = ["activate", "balance", "drain", "move", "move_topic"]
+__all__ = ["activate", "balance", "drain", "forget", "move", "move_topic"]
 
 POLL_S = 1.0
 """How often ``--wait`` asks how far a broker is."""
@@ -94,6 +94,61 @@ def move_topic(topic: str, broker: str, dry_run: bool, url: str | None, context:
         print(f"all partitions of {topic} are on {broker} already")
     if any(row.problem for row in found):
         raise typer.Exit(1)
+
+
+def forget(
+    broker: BrokerArgument,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Declare it gone, although what only its disk has is lost then.")
+    ] = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Declare a broker gone for good, whose machine or disk will not return; it must not run.
+
+    Topics of durability disk and os, which wait for it, go on at other brokers, with what is sealed of them. Without
+    --accept-loss the command shows what is lost, changes nothing, and the exit status is 1.
+    """
+    found = run_with_client(lambda client: client.admin.forget_broker(broker, accept_loss=accept_loss), url, context)
+    if output is Output.JSON:
+        print_json(to_plain(found))
+    else:
+        _show_lost(found, output)
+    if not found.accepted:
+        raise typer.Exit(1)
+
+
+def _show_lost(found: Forgotten, output: Output) -> None:
+    rows = [
+        {
+            "topic": row.topic,
+            "durability": row.durability.value,
+            "sealed to": row.sealed_end,
+            "lost": "everything: its history was in the broker's own storage"
+            if row.loses_history
+            else f"unknown from {row.sealed_end} on",
+            "goes on at": f"b{row.target}" if row.target else None,
+            "offset": row.gap_end,
+        }
+        for row in found.topics
+    ]
+    columns = ["topic", "durability", "sealed to", "lost", *(["goes on at", "offset"] if found.accepted else [])]
+    if rows or output is Output.RAW:
+        show_rows(rows, columns, output)
+    if output is Output.RAW:
+        return
+    if found.more:
+        print(f"and {found.more:,} more topics")
+    count = len(found.topics) + found.more
+    topics = f"{count:,} {'topic' if count == 1 else 'topics'}"
+    if found.accepted:
+        print(f"broker {found.name} is gone: it may not join again. {topics} of its disk went on elsewhere")
+    else:
+        print(
+            f"Nothing was changed. {topics} wait for the disk of {found.name}: what is not sealed of them is lost if it"
+            f" does not return. To go on without it: danube cluster forget {found.name} --accept-loss"
+        )
 
 
 def balance(

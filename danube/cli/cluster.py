@@ -8,7 +8,7 @@ import typer
 
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
-from danube.cli._moving import activate, balance, drain, move
+from danube.cli._moving import activate, balance, drain, forget, move
 from danube.cli._output import Output, OutputOption, human_bytes, print_json, show_rows
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ cluster_app.command("drain")(drain)
 cluster_app.command("activate")(activate)
 cluster_app.command("move")(move)
 cluster_app.command("balance")(balance)
+cluster_app.command("forget")(forget)
 
 
 @cluster_app.command("backup")

@@ -40,6 +40,8 @@ from danube.model.cluster_api import (
     DrainBroker,
     ExplainCluster,
     Explained,
+    ForgetBroker,
+    Forgotten,
     GetClusterStatus,
     MoveList,
     MoveRow,
@@ -725,6 +727,21 @@ class Admin:
         request = MoveTopic(topic, broker, dry_run)
         found = await (self._read if dry_run else self._change)(ClusterMethod.MOVE, request, MoveList)
         return found.moves
+
+    async def forget_broker(self, broker: str, *, accept_loss: bool = False) -> Forgotten:
+        """Say what is lost if a broker does not return; or declare it gone, and have others go on with its topics.
+
+        Args:
+            broker: such as ``"b2"``; it does not run.
+            accept_loss: declare it gone for good: it may not join the cluster again. Its topics of durability ``disk``
+                and ``os`` go on at once behind a declared gap. False: change nothing.
+
+        Raises:
+            NotFoundError: it does not exist.
+            FailedPreconditionError: it runs, or it is the broker that answers, or no broker can take its topics.
+        """
+        request = ForgetBroker(broker, accept_loss)
+        return await (self._change if accept_loss else self._read)(ClusterMethod.FORGET, request, Forgotten)
 
     async def balance_cluster(self, *, most_moves: int = 64, dry_run: bool = False) -> BalancePlan:
         """Order topics to move at once until the load of all brokers is even; return the plan.

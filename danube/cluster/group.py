@@ -605,7 +605,7 @@ def _excluded(memory: GroupMemory, place: str, address: str) -> DanubeError:
         f"metadata member {memory.member}, which is this broker's, was removed from the cluster {memory.cluster!r}:"
         " another broker has taken its place, or an operator has removed it. The broker's messages are kept. To make it"
         f" a member again, remove the directory 'metadata' and the files 'group-*' from {place}, and start it with"
-        f" --join {address}"
+        f" --join {address}. If it was declared gone (danube cluster forget), it is refused then, too"
     )
 
 

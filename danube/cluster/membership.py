@@ -39,6 +39,7 @@ from danube.cluster.records import (
     WALS,
     Assignment,
     BrokerRecord,
+    BrokerState,
     ClusterRecord,
     MoveRecord,
     SessionRecord,
@@ -58,6 +59,7 @@ from danube.history.tenure import assigned_epoch, owner_epoch
 from danube.metadata import Condition, HexNames, LeaseId, MetadataStore, Put, RowChange, Table, may_pass
 from danube.metadata.table import decode_record
 from danube.model.errors import (
+    BrokerForgottenError,
     CallRefusedError,
     ClusterConfigurationError,
     ConfigurationError,
@@ -94,6 +96,7 @@ class Membership:
         storages: names of its storages.
         shared: those of them that other brokers reach, too.
         rack: what this broker shares with those that fail together with it; empty: nothing.
+        reserve: how many offsets its journal can use at most; see :class:`~danube.cluster.records.BrokerRecord`.
         random: draws the incarnation of a new cluster, and the number of this start.
         founding: how the cluster began, if this broker is one of its founders: they have the numbers of their places in
             the list of ``--peers``, in whatever order they join. None: it gets the next number.
@@ -132,6 +135,7 @@ class Membership:
         certified: int | None = None,
         shared: tuple[str, ...] = (),
         rack: str = "",
+        reserve: int = 0,
     ) -> None:
         self.brokers = Table(
             store, BROKERS, BrokerRecord, watched=True, on_change=self._table_changed, is_name=is_broker_name
@@ -172,6 +176,7 @@ class Membership:
         self._storages = storages
         self._shared = shared
         self._rack = rack
+        self._reserve = reserve
         self._random = random
         self._founding = founding
         self._clock = clock
@@ -192,6 +197,7 @@ class Membership:
             store_life: stores the number of this start in the data directory, synced.
 
         Raises:
+            BrokerForgottenError: an operator has declared this broker gone.
             ConfigurationError: the cluster has another name, or formats that this version does not know, or this is
                 not the broker that its certificate names; then nothing was changed.
             DataLossError: the data directory is a copy, or was set back.
@@ -215,6 +221,8 @@ class Membership:
             await self.brokers.load()
             own = [name for name, record in self.brokers.values.items() if record.identity == self._identity]
             known = self.brokers.values[own[0]] if own else None
+            if known is not None:
+                _check_not_gone(own[0], known)
             if known is not None and known.start == start:
                 break  # the answer to an earlier attempt was lost
             # Only what the directory said at its start counts: another process with a copy of it may have come first.
@@ -240,6 +248,7 @@ class Membership:
                     shared=self._shared,
                     rack=self._rack,
                     feature_level=FEATURE_LEVEL,
+                    reserve=max(known.reserve, self._reserve),
                 )
                 # The level of the cluster must not have been raised meanwhile.
                 conditions = [
@@ -256,6 +265,7 @@ class Membership:
                     start=start,
                     feature_level=FEATURE_LEVEL,
                     shared=self._shared,
+                    reserve=self._reserve,
                 )
                 conditions, operations = self._enter(changed, revision)
             try:
@@ -420,6 +430,15 @@ class Membership:
         """Return the racks of all brokers that have one, whether they run or not."""
         return {parse_broker(name): record.rack for name, record in self.brokers.values.items() if record.rack}
 
+    async def is_forgotten(self) -> bool:
+        """Whether this broker was declared gone, according to the metadata as they are now.
+
+        Raises:
+            DanubeError: the metadata cannot answer.
+        """
+        found = await self._store.get(BROKERS + self.broker)
+        return found is not None and decode_record(found, _BROKER.decode).state is BrokerState.GONE
+
     def session_of(self, broker: BrokerId) -> Condition:
         """Return the condition that the session of a broker is alive; raises as :attr:`session_condition`."""
         if broker == self.me:
@@ -580,6 +599,8 @@ class Membership:
             try:
                 await self._try_session()
                 break
+            except BrokerForgottenError:
+                raise  # it was declared gone while it was cut off
             except DanubeError as error:
                 is_usual = isinstance(error, MetadataConflictError | NotFoundError | UnavailableError)
                 if not is_usual and (self._session_clock is None or not may_pass(error)):
@@ -603,9 +624,15 @@ class Membership:
                 await self._store.revoke(former.lease)
             else:
                 await self._store.delete(key, expected_revision=former.mod_revision)
+        # A broker is declared gone in a transaction that is conditional on the absence of its session.
+        own = BROKERS + broker_name(self.me)
+        found = await self._store.get(own)
+        if found is not None:
+            _check_not_gone(broker_name(self.me), decode_record(found, _BROKER.decode))
         sent_at = self._clock()
         lease = await self._store.grant_lease(self._ttl_s)
-        revision = await self._store.put(key, _encode(self._session_record), expected_revision=0, lease=lease)
+        conditions = [Condition(key, 0), Condition(own, found.mod_revision if found is not None else 0)]
+        revision = (await self._store.transact(conditions, [Put(key, _encode(self._session_record), lease)])).revision
         # While it had no session its topics may have got other owners, and the watch may be late.
         await self.assignments.load()
         self._lease, self._revision = lease, revision
@@ -700,6 +727,21 @@ class Membership:
                 await self._store.revoke(lease)
             except DanubeError as error:
                 _log.info("the session ends with its time to live: %s", error)
+
+
+def _check_not_gone(name: str, record: BrokerRecord) -> None:
+    """Check that a broker was not declared gone.
+
+    Raises:
+        BrokerForgottenError: it was.
+    """
+    if record.state is BrokerState.GONE:
+        raise BrokerForgottenError(
+            f"the data directory is that of broker {name}, which was declared gone for good (danube cluster forget"
+            f" {name}): other brokers go on with its topics, so it does not join again. To run a broker on this"
+            " machine, start it with an empty data directory, and keep this one: only it has the newest messages of"
+            " those topics"
+        )
 
 
 def _ignore(change: RowChange[Assignment]) -> None:

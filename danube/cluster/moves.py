@@ -25,7 +25,7 @@ from __future__ import annotations
 import enum
 from typing import Final, NamedTuple
 
-from danube.cluster.records import Assignment
+from danube.cluster.records import Assignment, Reason
 from danube.model.ids import BrokerId
 
 __all__ = [
@@ -252,6 +252,8 @@ def fate_at_recovery(me: BrokerId, assignment: Assignment | None, copied: Copied
             return Fate.SERVE
         if assignment.move == 0 and copied.pending:
             return Fate.BURY  # it got the topic for another reason: a copy of an abandoned move is not the topic
+        if assignment.reason is Reason.FORGOTTEN:
+            return Fate.BURY  # it begins behind a declared gap, and has not begun: these are of an earlier time
         return Fate.MISSING
     if copied.pending:
         return Fate.BURY

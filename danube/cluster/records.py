@@ -124,6 +124,9 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The highest one that the version knows that it was last started with; see :mod:`danube.cluster.features`."""
     shared: tuple[str, ...] = ()
     """Names of those of its storages that other brokers reach, too."""
+    reserve: int = 0
+    """How many offsets its journal can use at most (:func:`danube.cluster.gaps.reserve_of`), with the largest limits
+    that it was ever started with; 0: not known."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -159,6 +162,8 @@ class Reason(enum.StrEnum):
     """The former owner died, and nothing that was promised depends on its disk."""
     FOUND = "found"
     """The broker had the topic before it became a member of the cluster."""
+    FORGOTTEN = "forgotten"
+    """The former owner was declared gone, and what only its disk had is a declared gap (:mod:`danube.cluster.gaps`)."""
     MOVED = "moved"
     """The former owner has handed it over: a planned move."""
 

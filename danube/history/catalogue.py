@@ -177,7 +177,7 @@ class HistoryCatalogue:
         """
         for item in (await self._store.list(SEGMENTS))[0]:
             record = decode_record(item, _PART.decode)
-            if self.tenure.owns(record.part.topic_id):
+            if self.tenure.owns(record.part.topic_id) and not self._keys.is_elsewhere(record):
                 self.topic(record.part.topic_id).add(self._keys.read_part(record))
         for item in (await self._store.list(STARTS))[0]:
             if self.tenure.owns(topic_of_start(item.key)):
@@ -206,7 +206,8 @@ class HistoryCatalogue:
                 return
             parts = (await self._store.list(topic_segments(topic_id)))[0]
             start = await self._store.get(start_key(topic_id))
-            records = [self._keys.read_part(decode_record(item, _PART.decode)) for item in parts]
+            rows = [decode_record(item, _PART.decode) for item in parts]
+            records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
             found: dict[ObjectRef, KeyValue] = {}
             for ref in {record.ref for record in records} - self.objects.keys():
                 row = await self._store.get(self._keys.object_key(ref))
@@ -239,7 +240,7 @@ class HistoryCatalogue:
             records: list[PartRecord] = []
             for count, item in enumerate((await self._store.list(SEGMENTS))[0], 1):
                 record = decode_record(item, _PART.decode)
-                if record.part.topic_id in wanted:
+                if record.part.topic_id in wanted and not self._keys.is_elsewhere(record):
                     records.append(self._keys.read_part(record))
                 if not count % _ROWS_PER_TURN:
                     await trio.lowlevel.checkpoint()

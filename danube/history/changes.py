@@ -104,6 +104,10 @@ class CatalogueKeys:
         _, _, storage, name = key.split("/", 3)
         return ObjectRef(self.local(storage), name)
 
+    def is_elsewhere(self, record: PartRecord) -> bool:
+        """Whether a decoded row is of a storage that only another broker reaches, which has lost the topic."""
+        return "@" in self.local(record.storage)
+
     def encode_part(self, record: PartRecord) -> bytes:
         """Return the row of a part."""
         return _encode(PartRecord(self.stored(record.storage), record.object, record.part))

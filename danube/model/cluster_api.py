@@ -16,6 +16,7 @@ from danube.model.policies import Durability
 
 __all__ = [
     "ANY_BROKER",
+    "MOST_LOST",
     "MOST_MOVES",
     "MOST_PLACES",
     "MOST_PLANNED",
@@ -34,9 +35,12 @@ __all__ = [
     "ClusterMethod",
     "ClusterStatus",
     "DrainBroker",
-    "Explained",
     "ExplainCluster",
+    "Explained",
+    "ForgetBroker",
+    "Forgotten",
     "GetClusterStatus",
+    "LostTopic",
     "MetadataMember",
     "MetadataStanding",
     "MetadataStatus",
@@ -63,6 +67,8 @@ MOST_PLANNED: Final = 1_000
 """Most moves of one plan for an even load."""
 MOST_STAYING: Final = 100
 """Most topics that cannot leave a drained broker that an answer names; it counts the others."""
+MOST_LOST: Final = 1_000
+"""Most topics of a broker that is gone that an answer lists; it counts the others."""
 MOST_WAITING_NAMES: Final = 3
 """Most names of topics in a :class:`WaitingTopics`."""
 
@@ -78,6 +84,7 @@ class ClusterMethod:
     ACTIVATE: Final = "/danube.native.v1.Cluster/Activate"
     MOVE: Final = "/danube.native.v1.Cluster/Move"
     BALANCE: Final = "/danube.native.v1.Cluster/Balance"
+    FORGET: Final = "/danube.native.v1.Cluster/Forget"
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -464,6 +471,46 @@ class BalancePlan(_Message, kw_only=True):
     ordered: int = 0
     silent: list[str] = []
     """Brokers that did not answer, and why: they are left out."""
+
+
+# --- Brokers that will not return ------------------------------------------------------------------------------------
+
+
+class ForgetBroker(_Message):
+    """Asks to declare a broker gone for good: other brokers go on with its topics. Answered with Forgotten."""
+
+    broker: str
+    """``b2``; it does not run."""
+    accept_loss: bool = False
+    """False: change nothing; say what is lost."""
+
+
+class LostTopic(_Message, kw_only=True):
+    """A topic or partition whose newest messages were on the disk of a broker that is gone."""
+
+    topic: str
+    durability: Durability
+    sealed_end: int
+    """Messages below it are in a storage that other brokers reach. What was published from there on is unknown."""
+    gap_end: int
+    """The first offset of its new owner: between the two is a declared gap."""
+    target: int = ANY_BROKER
+    """The broker that goes on with it; 0: none yet."""
+    loses_history: bool = False
+    """Whether sealed messages are lost, too, because they were in the broker's own storage."""
+
+
+class Forgotten(_Message, kw_only=True):
+    """Answer to ForgetBroker."""
+
+    broker: int
+    name: str
+    accepted: bool
+    """Whether it is gone from now on; False: nothing was changed."""
+    topics: list[LostTopic] = []
+    """The first :data:`MOST_LOST`."""
+    more: int = 0
+    """Number of further topics."""
 
 
 # --- Backups ---------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ __all__ = [
     "BrokerDrainingError",
     "CallCancelledError",
     "ClosedError",
+    "BrokerForgottenError",
     "ClusterConfigurationError",
     "ConfigurationError",
     "ConnectionLostError",
@@ -606,6 +607,12 @@ class ClusterConfigurationError(ConfigurationError):
     """The options of a broker that name its cluster, the other brokers or the cluster's secret are invalid."""
 
     status, code = Status.FAILED_PRECONDITION, "cluster-configuration"
+
+
+class BrokerForgottenError(ConfigurationError):
+    """The broker was declared gone for good, so it may not join its cluster again."""
+
+    status, code = Status.FAILED_PRECONDITION, "broker-forgotten"
 
 
 class ExposedAddressError(ConfigurationError):

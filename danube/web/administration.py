@@ -138,6 +138,11 @@ async def balance_cluster(call: ApiCall) -> Any:
     return await call.native(ClusterMethod.BALANCE, as_native(call.body, cluster_api.BalanceCluster))
 
 
+async def forget_broker(call: ApiCall) -> Any:
+    """Declare a broker gone, or say what is lost."""
+    return await call.native(ClusterMethod.FORGET, as_native(call.body, cluster_api.ForgetBroker))
+
+
 async def move_topic(call: ApiCall) -> Any:
     """Order a topic to move."""
     request = as_native(call.body, cluster_api.MoveTopic, topic=call.topic)
@@ -428,6 +433,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
             show_cluster,
             explain_cluster,
             drain_broker,
+            forget_broker,
             activate_broker,
             balance_cluster,
             move_topic,

@@ -43,6 +43,15 @@ MOVING_ROUTES: Final = (
     ),
     Route(
         "POST",
+        f"{API}/broker:forget",
+        "forget_broker",
+        "Say what is lost if a broker does not return; or (with accept_loss) have others go on with its topics.",
+        (ClusterMethod.FORGET,),
+        body=twin(cluster_api.ForgetBroker),
+        answer=twin(cluster_api.Forgotten),
+    ),
+    Route(
+        "POST",
         f"{TOPIC}:move",
         "move_topic",
         "Order a topic, or all its partitions, to move to a broker; or (with dry_run) show what would be ordered.",

@@ -44,6 +44,7 @@ BODIES: dict[str, Any] = {
     "extend_messages": {"ack_ids": []},
     "search_messages": {"filter": "x"},
     "drain_broker": {"broker": "b1", "dry_run": True},
+    "forget_broker": {"broker": "b1"},
     "activate_broker": {"broker": "b1"},
     "move_topic": {"broker": "b1"},
 }

@@ -69,6 +69,9 @@ def unary_calls(operations: Operations) -> Service:
     async def move(request: cluster_api.MoveTopic) -> cluster_api.MoveList:
         return await operations.moves.move(request)
 
+    async def forget(request: cluster_api.ForgetBroker) -> cluster_api.Forgotten:
+        return await operations.forgetting.forget(request)
+
     async def balance(request: cluster_api.BalanceCluster) -> cluster_api.BalancePlan:
         return await operations.moves.balance(request)
 
@@ -134,6 +137,7 @@ def unary_calls(operations: Operations) -> Service:
         (ClusterMethod.DRAIN, drain, cluster_api.DrainBroker),
         (ClusterMethod.ACTIVATE, activate, cluster_api.ActivateBroker),
         (ClusterMethod.MOVE, move, cluster_api.MoveTopic),
+        (ClusterMethod.FORGET, forget, cluster_api.ForgetBroker),
         (ClusterMethod.BALANCE, balance, cluster_api.BalanceCluster),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),
     ]

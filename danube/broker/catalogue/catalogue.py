@@ -21,6 +21,7 @@ from danube.broker.catalogue.changes import Changes, Row, Step
 from danube.broker.catalogue.creations import Creations
 from danube.broker.catalogue.deletions import Deletions
 from danube.broker.catalogue.entering import Entering
+from danube.broker.catalogue.gap_book import GapBook
 from danube.broker.catalogue.policy_changes import PolicyChanges
 from danube.broker.catalogue.subscription_rows import SubscriptionRows
 from danube.broker.catalogue.tables import Tables
@@ -47,6 +48,7 @@ class Catalogue(CatalogueRecords):
         assigning: assigns topics to their first owners.
         policy_changes: changes policies.
         subscriptions: the records of subscriptions.
+        gaps: the declared gaps of topics.
         on_topic: called for each change of a topic's record, by any broker; must not raise.
         on_policies: called with a namespace whose policies or quotas were changed, or an empty text for the broker's
             policies.
@@ -71,7 +73,9 @@ class Catalogue(CatalogueRecords):
             on_namespace=self._namespace_changed,
             on_topic=self._topic_changed,
             on_policies=lambda change: self.on_policies(""),
+            on_gap=lambda change: self.gaps.changed(change),
         )
+        self.gaps = GapBook(store, tables.gaps)
         super().__init__(
             limits,
             tables.namespaces.values,
@@ -90,7 +94,7 @@ class Catalogue(CatalogueRecords):
         self.creations = Creations(
             self._entering, self, subscriptions, membership, limits, self.new_id, clock_us, self.create_namespace
         )
-        self.deletions = Deletions(tables, self, changes, subscriptions, membership)
+        self.deletions = Deletions(tables, self, changes, subscriptions, membership, self.gaps)
         self.policy_changes = PolicyChanges(tables, self, changes, self.create_namespace)
 
     @classmethod

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from danube.broker.catalogue.assigning import groups
 from danube.broker.catalogue.catalogue_records import CatalogueRecords
 from danube.broker.catalogue.changes import Changes, Row, Step
+from danube.broker.catalogue.gap_book import GapBook
 from danube.broker.catalogue.subscription_rows import SubscriptionRows
 from danube.broker.catalogue.tables import Tables
 from danube.cluster.membership import Membership
@@ -29,6 +30,7 @@ class Deletions:
         changes: of this broker.
         subscriptions: the records of all subscriptions.
         membership: this broker in the cluster.
+        gaps: the declared gaps of topics.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class Deletions:
         changes: Changes,
         subscriptions: SubscriptionRows,
         membership: Membership,
+        gaps: GapBook,
     ) -> None:
         self._tables = tables
         self._records = records
         self._changes = changes
         self._subscriptions = subscriptions
         self._membership = membership
+        self._gaps = gaps
 
     async def delete(self, topic: str, topic_ids: Collection[TopicId] = ()) -> TopicRecord:
         """Delete a plain or partitioned topic, and return its last record.
@@ -88,6 +92,7 @@ class Deletions:
         mine = [each for each in topic_ids if self._membership.owns(each)]
         for topic_id in mine:
             await self._subscriptions.delete_all(topic_id)
+        await self._gaps.drop(mine)
         for ids in groups(mine):
             names = [topic_key(each) for each in ids]
             await self._changes.change(

@@ -13,6 +13,7 @@ Keys::
     /assignments/{topic id}                    the owner of a topic or partition, see danube.cluster.records
     /creating/{namespace}/{topic}              CreatingRecord, while the assignments of many partitions are written
     /deleted/{first topic id}                  ids of a topic that was deleted; until the journals note that, too
+    /gaps/{topic id}/{start}                   GapRecord, see danube.cluster.gaps
     /writers/{broker}/catalogue                guard of this broker's changes of all but subscriptions
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from danube.cluster.gaps import GAPS, GapRecord, is_gap_name
 from danube.cluster.records import CREATING, CreatingRecord, is_topic_key, is_topic_name
 from danube.metadata import MetadataStore, RowChange, Table, TextNames
 from danube.model import TopicPolicies
@@ -41,7 +43,7 @@ class Tables:
 
     Args:
         store: the metadata.
-        on_namespace, on_topic, on_policies: called for each change of such a row; must not raise.
+        on_namespace, on_topic, on_policies, on_gap: called for each change of such a row; must not raise.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Tables:
         on_namespace: Callable[[RowChange[NamespaceRecord]], None],
         on_topic: Callable[[RowChange[TopicRecord]], None],
         on_policies: Callable[[RowChange[TopicPolicies]], None],
+        on_gap: Callable[[RowChange[GapRecord]], None],
     ) -> None:
         self.namespaces = Table(
             store, "/namespaces/", NamespaceRecord, watched=True, on_change=on_namespace, is_name=_is_one_part
@@ -80,6 +83,8 @@ class Tables:
             is_name=is_topic_key,
         )
 
+        self.gaps = Table(store, GAPS, GapRecord, watched=True, on_change=on_gap, is_name=is_gap_name)
+
     @property
     def every(self) -> tuple[Table[Any], ...]:
         """All of them."""
@@ -91,4 +96,5 @@ class Tables:
             self.withheld,
             self.creating,
             self.deleted,
+            self.gaps,
         )

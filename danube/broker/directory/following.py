@@ -6,6 +6,7 @@ them with what is served here whenever one of them has changed::
     record and assignment to this broker        the topic is built and served
     assignment elsewhere (durability none)      the topic ends; clients are told its owner
     assignment elsewhere, by a move             the same, and its entries in the journal are *buried*
+    assignment to this broker, after a loss     the room :mod:`danube.broker.moving` begins it behind a declared gap
     assignment to this broker, by a move        the room :mod:`danube.broker.moving` serves the copy that it has
     record deleted                              the topic ends; its owner *buries* it, see below
     other policies, another schema subject      they are applied
@@ -280,7 +281,8 @@ class Following:
         """Remove what the journal holds of a topic that has moved away. A crash leaves that to the next start."""
         try:
             await topic.intake.wait_settled()
-            await self._directory.runtime.journal.bury([topic.topic_id])
+            if not await self._membership.is_forgotten():  # else nobody may have the messages of this journal
+                await self._directory.runtime.journal.bury([topic.topic_id])
         except (DanubeError, OSError) as error:
             _log.info("what is left of topic %r, which has moved away, is removed later: %s", topic.name, error)
         finally:

@@ -15,7 +15,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.broker.topic.recovered import RecoveryVisitor
-from danube.cluster.records import topic_key
+from danube.cluster.records import Reason, topic_key
 from danube.model.errors import DataLossError
 from danube.model.ids import FIRST_OFFSET, TopicId
 from danube.model.log_events import log_event
@@ -91,6 +91,8 @@ async def recover(
         for topic_name, topic_id in members(name, record):
             if not directory.membership.owns(topic_id):
                 continue
+            if topic_id not in visitor.topics and _is_inherited(directory, topic_id):
+                continue  # it begins behind a declared gap (danube.broker.moving.inheritance)
             recovered = report.topics.pop(topic_id, None)
             topic = level.build(topic_name, topic_id, record, recovered, visitor.topics.get(topic_id))
             if report.corruptions or report.missing_files:
@@ -196,6 +198,11 @@ async def settle(directory: Directory, found: Unsettled) -> None:
         await catalogue.deletions.buried(ids)
     journal.snapshot = directory.snapshot_of
     directory.following.recovered()
+
+
+def _is_inherited(directory: Directory, topic_id: TopicId) -> bool:
+    assignment = directory.membership.assignments.values[topic_key(topic_id)]
+    return assignment.reason is Reason.FORGOTTEN
 
 
 def _strand(journal: Journal, topic_ids: Collection[TopicId]) -> None:

@@ -52,7 +52,9 @@ class JournalLevel(Level):
             producers.apply_batches(recovered.producers)
         known = history.catalogue.find(topic_id)
         start = known.start_offset if known is not None else FIRST_OFFSET
-        sealed = max(start, known.end_offset if known is not None else FIRST_OFFSET)
+        # Behind a declared gap a topic has begun again: no journal but the lost one has offsets below its end.
+        floor = self.catalogue.gaps.floor(topic_id)
+        sealed = max(start, floor, known.end_offset if known is not None else FIRST_OFFSET)
         for low, high in recovered.damaged if recovered is not None else ():
             if start < high <= sealed:  # other damage stops the topic, or is forgotten with the messages
                 producers.note_unread(max(low, start), high)

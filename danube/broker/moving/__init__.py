@@ -73,9 +73,11 @@ async def move_topics(
     look()
     await joined.wait()
     membership.on_change.remove(look)
+    from danube.broker.moving.inheritance import Inheritance
     from danube.broker.moving.source import Departures
     from danube.broker.moving.target import Arrivals
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Arrivals(directory, peers).run)
+        nursery.start_soon(Inheritance(directory).run)
         nursery.start_soon(Departures(directory, peers, is_staged, figures).run)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.metrics.collecting import Metrics
     from danube.broker.operations.connections import ConnectionOperations, OpenConnections
+    from danube.broker.operations.forgetting import ForgetOperations
     from danube.broker.operations.inspecting import InspectOperations
     from danube.broker.operations.jobs import JobOperations
     from danube.broker.operations.moving import MoveOperations
@@ -96,6 +97,13 @@ class Operations:
         from danube.broker.operations.moving import MoveOperations
 
         return MoveOperations(self._directory, self.cluster)
+
+    @cached_property
+    def forgetting(self) -> ForgetOperations:
+        """Operations on brokers that will not return; loaded when they are first used."""
+        from danube.broker.operations.forgetting import ForgetOperations
+
+        return ForgetOperations(self._directory, self.cluster.remove_member)
 
     @cached_property
     def connections(self) -> ConnectionOperations:

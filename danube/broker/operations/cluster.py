@@ -7,7 +7,7 @@ for the topic's state), and has pure rules compose the answer (:mod:`danube.clus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from danube.cluster.upgrading import Upgrading
     from danube.cluster.weighing import Scales, Weighing
     from danube.peers import Peer
+    from danube.raft import NodeId
 
 __all__ = ["ASK_S", "Calls", "ClusterOperations"]
 
@@ -103,7 +104,12 @@ class ClusterOperations:
         staged: returns the topics for which batches are staged.
         calls: returns the links to the other brokers; None: there are none.
         upgrading: returns what raises the feature level.
+
+    Attributes:
+        remove_member: removes a member from the group that keeps the metadata; None: the brokers do not keep them.
     """
+
+    remove_member: Callable[[NodeId], Awaitable[object]] | None = None
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ from danube.client.sync._reading import LogReadingCore
 from danube.client.sync._receiver import ReceiverCore
 from danube.model import api, history_api, schema_api, security_api, stage_api
 from danube.model.batch import Record, SchemaRef
-from danube.model.cluster_api import BalancePlan, BrokerDrain, ClusterStatus, Explained, MoveRow, Upgraded
+from danube.model.cluster_api import BalancePlan, BrokerDrain, ClusterStatus, Explained, Forgotten, MoveRow, Upgraded
 from danube.model.connection_api import ConnectionInfo
 from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.inspect_api import CheckRow, PluginRow, ReaderInfo, TaskTree
@@ -925,6 +925,20 @@ class Admin(Handle[_admin.Admin]):
             FailedPreconditionError: the broker gets no topics, or a single topic cannot move.
         """
         return self._loop.run(self._inner.move_topic, topic, broker, dry_run=dry_run)
+
+    def forget_broker(self, broker: str, *, accept_loss: bool = False) -> Forgotten:
+        """Say what is lost if a broker does not return; or declare it gone, and have others go on with its topics.
+
+        Args:
+            broker: such as ``"b2"``; it does not run.
+            accept_loss: declare it gone for good: it may not join the cluster again. Its topics of durability ``disk``
+                and ``os`` go on at once behind a declared gap. False: change nothing.
+
+        Raises:
+            NotFoundError: it does not exist.
+            FailedPreconditionError: it runs, or it is the broker that answers, or no broker can take its topics.
+        """
+        return self._loop.run(self._inner.forget_broker, broker, accept_loss=accept_loss)
 
     def balance_cluster(self, *, most_moves: int = 64, dry_run: bool = False) -> BalancePlan:
         """Order topics to move at once until the load of all brokers is even; return the plan.

@@ -1,0 +1,122 @@
+"""Declared gaps: offsets of a topic that were lost with the disk of a broker that will not return. Pure.
+
+An operator says that a broker is gone for good (``danube cluster forget``). Its topics of durability ``disk`` and
+``os`` go on elsewhere. How far the lost broker got is unknown, so the new owner begins behind every offset that the
+journal of the lost one can hold, and what lies between is declared as a gap::
+
+    start        end of the history                       first offset of the new owner
+      | sealed         | declared gap: at most RESERVE        | journal of the new owner
+                       ^ GapRecord.start                      ^ GapRecord.end
+
+So no offset is used twice, and what the lost broker has in its journal fits into the gap if it does return. Keys::
+
+    /gaps/{topic id}/{start}     GapRecord, as long as the topic exists
+
+Readers pass over a gap. Subscriptions keep it as unacknowledged until it is *settled*: filled with what was found on
+the lost disk, or forgotten by an operator. The row stays after that, because offsets are missing there for ever.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from danube.model.ids import BrokerId, Offset, TopicId
+from danube.model.ranges import RangeSet
+
+__all__ = [
+    "DEFAULT_RESERVE",
+    "GAPS",
+    "GapRecord",
+    "GapState",
+    "gap_name",
+    "is_gap_name",
+    "open_ranges",
+    "reserve_of",
+    "topic_gaps",
+    "topic_of_gap",
+    "undeclared",
+]
+
+GAPS: Final = "/gaps/"
+"""Prefix of the rows of gaps."""
+SMALLEST_BATCH_BYTES: Final = 128
+"""A batch takes at least so many bytes of a journal: its entry, stamp and header."""
+DEFAULT_RESERVE: Final = 1 << 42
+"""The reserve for a broker that has not registered the limits of its journal: that of the default limits."""
+
+
+class GapState(enum.StrEnum):
+    """What has become of a gap."""
+
+    OPEN = "open"
+    """Subscriptions wait for its messages."""
+    FILLED = "filled"
+    """What the lost disk had of it is sealed; the rest was never used."""
+    FORGOTTEN = "forgotten"
+    """An operator has acknowledged the loss."""
+
+
+class GapRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A declared gap in the offsets of a topic or partition."""
+
+    start: Offset
+    """The end of what was sealed when the broker was forgotten."""
+    end: Offset
+    """The first offset of the new owner."""
+    broker: BrokerId
+    """The one that was forgotten."""
+    since_s: float
+    """When, in seconds since 1970."""
+    by: str = ""
+    """The principal who has accepted the loss; empty: not known."""
+    state: GapState = GapState.OPEN
+    move: int = 0
+    """The move that had brought the topic to the lost broker: in its journal the topic begins there. 0: none."""
+    filled_end: Offset = Offset(0)
+    """Of a filled gap: the end of what was found. Nothing was ever stored from there on."""
+
+
+def reserve_of(journal_max_bytes: int, max_batch_records: int) -> int:
+    """Return how many offsets the journal of a broker can use at most, rounded up to a power of two.
+
+    Args:
+        journal_max_bytes, max_batch_records: limits of the broker.
+    """
+    most = max(1, journal_max_bytes // SMALLEST_BATCH_BYTES * max_batch_records)
+    return 1 << (most - 1).bit_length()
+
+
+def topic_gaps(topic_id: TopicId) -> str:
+    """Return the prefix of the keys of a topic's gaps."""
+    return f"{GAPS}{topic_id:016x}/"
+
+
+def gap_name(topic_id: TopicId, start: Offset) -> str:
+    """Return the name of a row below :data:`GAPS`."""
+    return f"{topic_id:016x}/{start:016x}"
+
+
+def is_gap_name(name: str) -> bool:
+    """Whether this can be the name of a row below :data:`GAPS`."""
+    topic, slash, start = name.partition("/")
+    return bool(slash) and all(len(each) == 16 and not set(each) - set("0123456789abcdef") for each in (topic, start))
+
+
+def topic_of_gap(name: str) -> TopicId:
+    """Return the topic of a row below :data:`GAPS`."""
+    return TopicId(int(name[:16], 16))
+
+
+def open_ranges(gaps: Iterable[GapRecord]) -> list[tuple[int, int]]:
+    """Return the ranges for which subscriptions wait, in order."""
+    return sorted((gap.start, gap.end) for gap in gaps if gap.state is GapState.OPEN)
+
+
+def undeclared(low: int, high: int, gaps: Iterable[GapRecord]) -> list[tuple[int, int]]:
+    """Return the parts of ``[low, high)``, which holds no messages, that no gap declares."""
+    declared = RangeSet((gap.start, gap.end) for gap in gaps)
+    return list(declared.gaps(low, high)) if low < high else []

@@ -1,0 +1,206 @@
+"""A broker that will not return: its topics go on elsewhere, behind a declared gap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from broker.broker_harness import wait_until
+from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
+
+from danube.client import Client
+from danube.cluster.gaps import DEFAULT_RESERVE, GapState
+from danube.cluster.records import BrokerState, Reason, topic_key
+from danube.model.cluster_api import Forgotten
+from danube.model.errors import BrokerForgottenError, FailedPreconditionError, NotFoundError
+
+pytestmark = pytest.mark.virtual
+
+OWN: dict[str, Any] = {"cluster_secret": "file"}
+SHARED: dict[str, Any] = {**OWN, "shared_buckets": True, "shared_storages": True}
+TOPIC = "/default/t"
+
+
+def served_by(world: ClusterWorld, topic: str, *, beside: Machine | None = None) -> Machine | None:
+    running = [each for each in world.machines if each.node.life is not None and each is not beside]
+    return next((each for each in running if topic in {found.name for found in each.broker.directory.topics()}), None)
+
+
+async def topic_of(client: Client, world: ClusterWorld, victim: Machine, durability: str = "disk") -> str:
+    """Create a topic at a machine, and return its name."""
+    for number in range(20):
+        name = f"{TOPIC}-{durability}-{number}"
+        await client.admin.create_topic(name, durability=durability)
+        await wait_until(lambda name=name: served_by(world, name) is not None)  # type: ignore[misc]
+        if served_by(world, name) is victim:
+            return name
+    raise AssertionError("no topic was placed there")
+
+
+async def publish(client: Client, topic: str, *payloads: bytes) -> list[int]:
+    async with client.producer(topic) as producer:
+        return [(await producer.send(payload)).offset for payload in payloads]
+
+
+async def lose(world: ClusterWorld, victim: Machine) -> str:
+    """Kill a machine, and wait until the others have noticed; return the name of its broker."""
+    name = victim.broker.directory.membership.broker
+    await victim.kill()
+    others = [each for each in world.machines if each is not victim]
+    for each in others:
+        await wait_until(
+            lambda each=each: name not in each.broker.directory.membership.sessions.values  # type: ignore[misc]
+        )
+    return name
+
+
+async def forget(client: Client, name: str) -> Forgotten:
+    return await client.admin.forget_broker(name, accept_loss=True)
+
+
+async def test_a_topic_goes_on_behind_a_gap(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        assert await publish(client, topic, b"a", b"b") == [0, 1]
+        await client.admin.seal_topic(topic)
+        assert await publish(client, topic, b"lost") == [2]
+        name = await lose(world, victim)
+
+        told = await client.admin.forget_broker(name)
+        row = next(each for each in told.topics if each.topic == topic)
+        assert (row.sealed_end, row.loses_history, row.target) == (2, False, 0)
+        assert not told.accepted
+        assert served_by(world, topic) is None
+
+        told = await forget(client, name)
+        row = next(each for each in told.topics if each.topic == topic)
+        reserve = world.machines[0].broker.directory.membership.brokers.values[name].reserve
+        assert reserve & (reserve - 1) == 0
+        assert 0 < reserve <= DEFAULT_RESERVE
+        assert row.gap_end == 2 + reserve
+        assert row.target
+        await wait_until(lambda: served_by(world, topic) is not None)
+        assert await publish(client, topic, b"c") == [2 + reserve]
+        async with client.reader(topic, start="earliest") as reader:
+            found = [await reader.receive() for _ in range(3)]
+        assert [(each.offset, each.payload) for each in found] == [(0, b"a"), (1, b"b"), (2 + reserve, b"c")]
+
+        directory = served_by(world, topic).broker.directory  # type: ignore[union-attr]
+        topic_id = directory.catalogue.locate(topic)[1]
+        (gap,) = directory.catalogue.gaps.of(topic_id)
+        assert (gap.start, gap.end, gap.state) == (2, 2 + reserve, GapState.OPEN)
+        assignment = directory.membership.assignments.values[topic_key(topic_id)]
+        assert (assignment.reason, assignment.epoch) == (Reason.FORGOTTEN, 2)
+        assert directory.membership.brokers.values[name].state is BrokerState.GONE
+
+
+async def test_the_new_owner_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """Also if it had stored nothing of the topic: it must not use offsets of the gap."""
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        first, second = [await topic_of(client, world, victim, each) for each in ("disk", "os")]
+        await publish(client, first, b"a")
+        await publish(client, second, b"a")
+        name = await lose(world, victim)
+        told = await forget(client, name)
+        ends = {each.topic: each.gap_end for each in told.topics}
+        await wait_until(lambda: all(served_by(world, each) is not None for each in (first, second)))
+        assert await publish(client, first, b"b") == [ends[first]]
+        for machine in (world.machines[0], world.machines[2]):
+            await machine.kill()
+            await machine.start()
+        await wait_until(lambda: all(served_by(world, each) is not None for each in (first, second)))
+        assert await publish(client, first, b"c") == [ends[first] + 1]
+        assert await publish(client, second, b"c") == [ends[second]]
+        # And it moves like any other.
+        source = served_by(world, first)
+        target = next(each for each in (world.machines[0], world.machines[2]) if each is not source)
+        await client.admin.move_topic(first, target.broker.directory.membership.broker)
+        await wait_until(lambda: served_by(world, first) is target)
+        assert await publish(client, first, b"d") == [ends[first] + 2]
+        await target.kill()
+        await target.start()
+        await wait_until(lambda: served_by(world, first) is target)
+        assert await publish(client, first, b"e") == [ends[first] + 3]
+
+
+async def test_who_cannot_be_forgotten(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, **SHARED) as world, world.machines[0].client() as client:
+        with pytest.raises(FailedPreconditionError, match="it runs"):
+            await forget(client, "b2")
+        with pytest.raises(FailedPreconditionError, match="the one that answers"):
+            await forget(client, "b1")
+        with pytest.raises(NotFoundError, match="no broker 'b9'"):
+            await forget(client, "b9")
+        assert world.machines[0].broker.directory.membership.brokers.values["b2"].state is BrokerState.ACTIVE
+
+
+async def test_a_forgotten_broker_is_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with cluster(tmp_path, 2, **SHARED) as world, world.machines[0].client() as client:
+            name = await lose(world, world.machines[1])
+            assert (await forget(client, name)).topics == []
+            await world.machines[1].start()
+
+    with pytest.raises(BrokerForgottenError, match="b2, which was declared gone"):
+        await body()
+
+
+async def test_a_broker_that_was_only_cut_off_ends_and_keeps_its_journal(tmp_path: Path) -> None:
+    """It goes on without the metadata; when it reaches them again it must not remove what nobody else has."""
+    kept: list[bool] = []
+
+    async def body() -> None:
+        async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+            victim = world.machines[1]
+            topic = await topic_of(client, world, victim)
+            await publish(client, topic, b"a")
+            directory = victim.broker.directory
+            topic_id = directory.catalogue.locate(topic)[1]
+            name = directory.membership.broker
+            victim.cut_off()
+            sessions = world.machines[0].broker.directory.membership.sessions
+            await wait_until(lambda: name not in sessions.values)
+            await forget(client, name)
+            await wait_until(lambda: served_by(world, topic, beside=victim) is not None)
+            heir = served_by(world, topic, beside=victim)
+            target = next(each for each in (world.machines[0], world.machines[2]) if each is not heir)
+            await client.admin.move_topic(topic, target.broker.directory.membership.broker)
+            await wait_until(lambda: served_by(world, topic, beside=victim) is target)
+            journal = victim.broker.runtime.journal
+            victim.heal()
+            with trio.CancelScope() as scope:
+                try:
+                    await trio.sleep(60)
+                finally:
+                    kept.append(topic_id in journal.topic_ids() and not journal.is_buried(topic_id))
+            assert not scope.cancelled_caught
+
+    with pytest.raises(BrokerForgottenError, match="declared gone"):
+        await body()
+    assert kept == [True]
+
+
+async def test_history_in_a_storage_of_its_own_is_lost(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, **OWN) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        await publish(client, topic, b"a", b"b")
+        await client.admin.seal_topic(topic)
+        name = await lose(world, victim)
+        told = await forget(client, name)
+        row = next(each for each in told.topics if each.topic == topic)
+        assert (row.sealed_end, row.loses_history) == (0, True)
+        await wait_until(lambda: served_by(world, topic) is not None)
+        assert await publish(client, topic, b"c") == [row.gap_end]
+        async with client.reader(topic, start="earliest") as reader:
+            assert (await reader.receive()).offset == row.gap_end
+        await client.admin.seal_topic(topic)
+        async with client.reader(topic, start="earliest") as reader:
+            assert (await reader.receive()).offset == row.gap_end
+        await client.admin.delete_topic(topic)
+        gaps = [key for key, gap in world.machines[0].broker.directory.catalogue.tables.gaps.values.items() if gap]
+        assert len(gaps) == len(told.topics) - 1
