@@ -6,8 +6,8 @@ journal it begins with a TAKEOVER entry, as after a move: what the journal has o
 for nothing. Until that entry is durable a restart does all of it again.
 
 **Cursors** were in the lost journal. The metadata know where each subscription began, so it begins there again: what
-is sealed and was acknowledged is delivered again, and seeks are lost. **Producers** begin new sessions: what they had in
-flight when the broker was lost may be twice in the topic, if the lost disk returns.
+is sealed and was acknowledged is delivered again, and seeks are lost. **Producers** begin new sessions: what they had
+in flight when the broker was lost may be twice in the topic, if the lost disk returns.
 """
 
 from __future__ import annotations
