@@ -19,11 +19,14 @@ def hindrance_of(durability: Durability, storage: str, broker: str, *, shared: b
         storage: name of the storage of its history.
         broker: name of its owner.
         shared: whether other brokers reach that storage.
-        sealed: whether the topic has history there.
+        sealed: whether the topic has history there; one of durability ``remote`` has commits there in any case.
         staged: whether batches are staged for it.
     """
-    if durability is Durability.REMOTE:
-        return "it has durability 'remote', and such topics cannot be moved yet"
+    if durability is Durability.REMOTE and not shared:
+        return (
+            f"it has durability 'remote', in the storage {storage!r} of {broker}, which other brokers cannot reach. A"
+            " topic with a shared storage can move"
+        )
     if durability is not Durability.NONE and sealed and not shared:
         return (
             f"its history is in the storage {storage!r} of {broker}, which other brokers cannot reach. A topic with a"

@@ -482,6 +482,11 @@ class Membership:
         brokers = map(self.destination, topic_ids)
         return Counter(broker for broker in brokers if broker is not None)
 
+    def move_of(self, topic_id: TopicId) -> int:
+        """Return the id of the move that gave a topic to its owner; 0: none did."""
+        assignment = self.assignments.values.get(topic_key(topic_id))
+        return assignment.move if assignment is not None else 0
+
     def owns(self, topic_id: TopicId) -> bool:
         """Whether a topic is assigned to this broker."""
         assignment = self.assignments.values.get(topic_key(topic_id))

@@ -8,6 +8,8 @@ change of the owner is conditional on the row's revision and deletes it. The own
     copy        batches are sent while the topic is served, in rounds, until little is missing
     freeze      publishers and acknowledgements wait, everything on its way settles
     complete    the last batches and the state of the topic are sent; the target answers when all is synced
+                (durability ``remote``: instead of batches only the state is sent; what is in commits only is sealed
+                into the storage that both reach, before the freeze and once more, in a moment, behind it)
     switch      one transaction: the assignment names the target and the move, the row is deleted
     settle      only if the outcome of the switch is unknown: the row is deleted under its revision. If that succeeds
                 the switch can never be applied any more; if the row is gone the assignment tells what has happened

@@ -40,7 +40,7 @@ class Open(_Tagged, tag=0):
 
 
 class Append(_Tagged, tag=1):
-    """Appends batches to the copy; answered when they have the durability of the topic."""
+    """Appends batches to the copy; answered when they have the durability of the topic. Not of ``remote`` topics."""
 
     topic_id: TopicId
     move: int
@@ -71,6 +71,8 @@ class Taken(_Tagged, tag=0):
 
     end_offset: Offset = FIRST_OFFSET
     """Behind the last batch of the copy."""
+    wal: str = ""
+    """Durability ``remote``: the wal with the state; see :class:`~danube.cluster.records.Assignment`."""
 
 
 Call = Open | Append | State | Finish

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory, to_log_part
     from danube.history.reader import SegmentReader
     from danube.history.remote import (
+        Change,
         RemoteJournal,
         RemoteRecovered,
         RemoteState,
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
         SubscriptionDeleted,
         SubscriptionStored,
         TopicDeleted,
+        TopicGone,
+        TopicKept,
+        TopicLeaving,
         TopicStored,
+        TopicTaken,
         brokers_with_commits,
+        decode_change,
         encode_change,
         highest_epoch,
         wal_place,
@@ -49,6 +55,7 @@ __all__ = [
     "ObjectRecord",
     "ObjectRef",
     "PartRecord",
+    "Change",
     "RemoteJournal",
     "RemoteRecovered",
     "RemoteState",
@@ -69,8 +76,13 @@ __all__ = [
     "Tenure",
     "TopicDeleted",
     "TopicHistory",
+    "TopicGone",
+    "TopicKept",
+    "TopicLeaving",
     "TopicStored",
+    "TopicTaken",
     "assigned_epoch",
+    "decode_change",
     "encode_change",
     "enter",
     "brokers_with_commits",
@@ -128,6 +140,12 @@ _HOMES: Final = {
     "to_log_part": "parts",
     "verify_chains": "restore",
     "wal_place": "remote",
+    "Change": "remote",
+    "TopicGone": "remote",
+    "TopicKept": "remote",
+    "TopicLeaving": "remote",
+    "TopicTaken": "remote",
+    "decode_change": "remote",
 }
 """The module of each name."""
 

@@ -421,6 +421,22 @@ class History:
                 await self.merger.merge(storage, frozenset(topic_ids))
                 await self.manifests[storage].flush()
 
+    async def seal_commits(self, topic: ManagedTopic) -> None:
+        """Seal what a topic of durability ``remote`` has in commits only, without waiting for upkeep or a manifest.
+
+        Raises:
+            StorageError: the backend failed.
+            NotOwnerError, UnavailableError, OwnerFencedError: another broker owns the history now.
+        """
+        await self.merger.seal_commits(topic.storage, topic.topic_id)
+        await self.catalogue.settle()
+
+    def unsealed_bytes(self, topic_id: TopicId) -> int:
+        """Return how many bytes a topic of durability ``remote`` has in commits only."""
+        history, commits = self.catalogue.find(topic_id), self.catalogue.commits
+        parts = history.parts if history is not None else ()
+        return sum(record.part.size_bytes for record in parts if record.ref in commits)
+
     async def _remove_orphans(self) -> None:
         for name in self.storages:
             report = await self.janitor.repair(name)

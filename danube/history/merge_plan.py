@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from danube.history.parts import PartRecord, TopicHistory
 
-__all__ = ["Run", "runs_to_merge"]
+__all__ = ["Run", "adjacent", "runs_to_merge"]
 
 _MOST_PARTS = 40
 """Maximum parts of one run: their change of the catalogue is one transaction."""
@@ -48,3 +48,23 @@ def runs_to_merge(
             size += part.size_bytes
     close()
     return runs
+
+
+def adjacent(records: Sequence[PartRecord], segment_bytes: int) -> list[Run]:
+    """Return parts of one topic as runs of adjacent ones, each of at most the size of a segment unless it is one part.
+
+    Args:
+        records: in the order of their offsets, with gaps.
+        segment_bytes: size of a segment.
+    """
+    runs: list[list[PartRecord]] = []
+    size = 0
+    for record in records:
+        last = runs[-1][-1] if runs else None
+        size += record.part.size_bytes
+        continues = last is not None and last.part.end_offset == record.part.base_offset
+        if not continues or size > segment_bytes or len(runs[-1]) == _MOST_PARTS:
+            runs.append([])
+            size = record.part.size_bytes
+        runs[-1].append(record)
+    return list(runs)

@@ -21,7 +21,7 @@ import trio
 
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import ManifestLog
-from danube.history.merge_plan import Run, runs_to_merge
+from danube.history.merge_plan import Run, adjacent, runs_to_merge
 from danube.history.objects import object_name, upload
 from danube.history.packing import BuiltObject, build
 from danube.history.parts import PartRecord, TopicHistory
@@ -93,6 +93,20 @@ class Merger:
             await self._merge_into(storage, runs)
         return self.merged_parts - before
 
+    async def seal_commits(self, storage: str, topic_id: TopicId) -> None:
+        """Seal what a topic of durability ``remote`` has in commits only; the next manifest that is written lists it.
+
+        A round of :meth:`merge` may run meanwhile: of two that seal the same commits one succeeds.
+
+        Raises:
+            StorageError: the backend failed.
+            NotOwnerError, UnavailableError, OwnerFencedError: another broker owns the history now.
+        """
+        commits, history = self._catalogue.commits, self._catalogue.find(topic_id)
+        unsealed = [record for record in history.parts if record.ref in commits] if history is not None else []
+        for run in adjacent(unsealed, self._limits.segment_bytes):
+            await self._write(storage, [run], flush=False)
+
     def _runs(self, history: TopicHistory, is_wanted: bool) -> list[Run]:
         objects, commits = self._catalogue.objects, self._catalogue.commits
         unsealed = [record.part for record in history.parts if record.ref in commits] if commits else []
@@ -115,14 +129,14 @@ class Merger:
         for run in runs:
             run_bytes = sum(record.part.size_bytes for record in run)
             if group and size + run_bytes > self._limits.segment_bytes:
-                await self._write(storage, group)
+                await self._write(storage, group, flush=True)
                 group, size = [], 0
             group.append(run)
             size += run_bytes
         if group:
-            await self._write(storage, group)
+            await self._write(storage, group, flush=True)
 
-    async def _write(self, storage: str, runs: Sequence[Run]) -> None:
+    async def _write(self, storage: str, runs: Sequence[Run], *, flush: bool) -> None:
         created_us = self._clock_us()
         tenure = self._catalogue.tenure
         key = object_name(self._cluster, created_us, tenure.broker, tenure.life, self._rng)
@@ -148,7 +162,7 @@ class Merger:
         with self._catalogue.storing(built.ref(storage)):
             await self._schemas[storage].keep(built.schemas)
             await upload(self._storages[storage], built)
-            await self._enter(storage, built, copied)
+            await self._enter(storage, built, copied, flush=flush)
 
     async def _copy(self, builder: SegmentBuilder, run: Run, schemas: set[int]) -> bool:
         """Copy a run's batches as one part, and note their schemas; False if the topic has changed in the meantime."""
@@ -175,7 +189,7 @@ class Merger:
         builder.end({number: name for number, name in producers.items() if number in seen})
         return True
 
-    async def _enter(self, storage: str, built: BuiltObject, runs: Sequence[Run]) -> None:
+    async def _enter(self, storage: str, built: BuiltObject, runs: Sequence[Run], *, flush: bool) -> None:
         before = self.merged_parts
         for run, part in zip(runs, built.footer.parts, strict=True):
             assert part.base_offset == run[0].part.base_offset
@@ -184,4 +198,5 @@ class Merger:
                 self.merged_parts += len(run)
         if self.merged_parts == before:
             await self._storages[storage].delete([built.key])  # all topics in it have changed in the meantime
-        await self._manifests[storage].flush()
+        if flush:
+            await self._manifests[storage].flush()

@@ -281,7 +281,11 @@ class Following:
         """Remove what the journal holds of a topic that has moved away. A crash leaves that to the next start."""
         try:
             await topic.intake.wait_settled()
-            if not await self._membership.is_forgotten():  # else nobody may have the messages of this journal
+            if await self._membership.is_forgotten():
+                return  # what is in this journal may be all that there is
+            if topic.commits_to_storage:
+                await self._directory.levels.bucket.handover.left(topic)
+            else:
                 await self._directory.runtime.journal.bury([topic.topic_id])
         except (DanubeError, OSError) as error:
             _log.info("what is left of topic %r, which has moved away, is removed later: %s", topic.name, error)
@@ -300,6 +304,8 @@ class Following:
             for topic in burial.ended:
                 await topic.intake.wait_settled()  # a submitted batch keeps its journal file in use once it is written
             await directory.levels.bucket.serve_withheld(burial.name)
+            if directory.level(record).recovers_itself:
+                await directory.levels.bucket.bury(burial.name, record.topic_ids)
             mine = [topic_id for topic_id in record.topic_ids if self._membership.owns(topic_id)]
             if directory.level(record).checkpointed and mine:
                 await directory.runtime.journal.bury(mine)

@@ -55,6 +55,7 @@ from danube.history import (
     SubscriptionStored,
     TopicDeleted,
     TopicStored,
+    TopicTaken,
     brokers_with_commits,
     encode_change,
     enter,
@@ -93,13 +94,14 @@ if TYPE_CHECKING:
     from danube.broker.catalogue.entering import Place
     from danube.broker.delivery.subscription import Subscription
     from danube.broker.durability.adoption import Adoption
+    from danube.broker.durability.handover import Handover
     from danube.broker.topic.recovered import TopicState
     from danube.cluster.records import Assignment
     from danube.log import RecoveredTopic
     from danube.metadata import RowChange
     from danube.model import SubscriptionPolicy, SubscriptionType
 
-__all__ = ["BucketLevel"]
+__all__ = ["BucketLevel", "records_of"]
 
 _log = logging.getLogger("danube.remote")
 
@@ -123,13 +125,17 @@ class _Face:
         self._commits.stalled(entries, error)
 
     def remote_state(self) -> RemoteState:
-        records = self._topics.kept_records(self._wal)
-        known = self._topics.living(self._wal)
+        topics, wal = self._topics, self._wal
+        records = topics.kept_records(wal)
+        known = topics.living(wal)
         return RemoteState(
-            {name: (record.topic_ids, Catalogue.encode(record)) for name, record in records.items()},
-            {topic.topic_id: _records_of(topic) for topic in known if topic.subscriptions},
+            {name: (topics.ids_in(wal, record), Catalogue.encode(record)) for name, record in records.items()},
+            {topic.topic_id: records_of(topic) for topic in known if topic.subscriptions},
             {topic.topic_id: topic.snapshot() for topic in known},
             {found.subscription_id: found.snapshot() for topic in known for found in topic.subscriptions.values()},
+            {topic_id: taken for topic_id, (at, taken) in topics.copies.items() if at == wal},
+            {topic.topic_id: topic.move for topic in known if topic.move},
+            [topic.topic_id for topic in known if topic.topic_id in topics.leaving],
         )
 
     def topic_name(self, topic_id: TopicId) -> str:
@@ -141,7 +147,8 @@ class _Face:
         return topic.producers.name_of(producer_id) if topic is not None else ""
 
 
-def _records_of(topic: Topic) -> dict[str, bytes]:
+def records_of(topic: Topic) -> dict[str, bytes]:
+    """Return the records of the subscriptions of a topic, encoded, by their names."""
     return {
         name: Catalogue.encode(found.record) for name, found in topic.subscriptions.items() if found.record is not None
     }
@@ -156,6 +163,8 @@ class BucketLevel(Level):
 
     Attributes:
         by_id: the served topics by id.
+        copies: the states of topics that are moving to this broker, by id, each with the wal that has it.
+        leaving: topics that are about to move away, and are frozen.
         claims: the wals of this broker.
     """
 
@@ -169,6 +178,9 @@ class BucketLevel(Level):
         super().__init__(surroundings)
         self._storages = storages
         self.by_id: dict[int, Topic] = {}
+        self.copies: dict[TopicId, tuple[Wal, TopicTaken]] = {}
+        self.leaving: set[TopicId] = set()
+        self._handover: Handover | None = None
         self._wal_of: dict[int, Wal] = {}
         """The wals of topics that were built."""
         self._assigned = trio.Event()
@@ -251,6 +263,8 @@ class BucketLevel(Level):
                 self.claims.release_manifests(name, history.catalogue.epoch)
             if self._is_foreign(bucket):
                 await self._enter_history(name, bucket, recovered, restoring)
+            if recovered.state.copies:
+                await self.handover.settle_copies(wal, journal, recovered)
             if not self.membership.is_alone:
                 await self._wait_followed(wal, recovered)
             await history.catalogue.adopt_all(self._adopted(recovered))
@@ -262,7 +276,7 @@ class BucketLevel(Level):
                     f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(wal))} for"
                     " one; restore the objects below wal/ from a copy"
                 )
-            records = await self._agree(wal, recovered)
+            records = await self._agree(wal, recovered, is_foreign=self._is_foreign(bucket))
         if not self.membership.is_alone:
             await self.membership.check_wal(*wal)  # the claim may have come so late that it has fenced a successor
         self._revive(wal, journal, records, recovered)
@@ -304,7 +318,7 @@ class BucketLevel(Level):
             given = assignments.get(topic_key(topic_id))
             if given is None or given.owner != self.membership.me:
                 continue
-            if given.reason is Reason.FAILOVER or catalogue.was_released(topic_id):
+            if given.reason in (Reason.FAILOVER, Reason.MOVED) or catalogue.was_released(topic_id):
                 found.append(topic_id)
         return found
 
@@ -352,11 +366,21 @@ class BucketLevel(Level):
         gone = [topic_id for topic_id, at in self._wal_of.items() if at == wal]
         self.registry.withdraw(map(TopicId, gone), self._moved)
         for topic_id in gone:
-            self.by_id.pop(topic_id, None)
-            del self._wal_of[topic_id]
+            self.remove(TopicId(topic_id))
             self.history.release_topic(TopicId(topic_id))
+        for copied in [topic_id for topic_id, (at, _) in self.copies.items() if at == wal]:
+            del self.copies[copied]  # whichever broker reads the wal decides what becomes of it
         self.history.catalogue.forget_commits(wal.storage, f"wal/{self.claims.place(wal)}/")
         self._look_for_wals()
+
+    @property
+    def handover(self) -> Handover:
+        """Gives topics to other brokers by plan, and takes theirs."""
+        if self._handover is None:
+            from danube.broker.durability.handover import Handover  # a broker that is alone needs none
+
+            self._handover = Handover(self, self._storages)
+        return self._handover
 
     @property
     def adoption(self) -> Adoption:
@@ -463,16 +487,33 @@ class BucketLevel(Level):
             and not (is_only_log and decode_topic(record).durability is Durability.REMOTE)
         )
 
-    async def _agree(self, wal: Wal, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
-        """Make the metadata agree with the bucket, and return the records of its topics that can be served."""
+    async def _agree(
+        self, wal: Wal, recovered: RemoteRecovered, *, is_foreign: bool
+    ) -> dict[str, tuple[list[TopicId], TopicRecord]]:
+        """Make the metadata agree with the bucket.
+
+        Returns:
+            The topics of the wal that can be served: the ids that are in it, and the record.
+        """
         name = wal.storage
         catalogue, url = self.catalogue, self._storages[name].url
-        records = {
-            topic: msgspec.structs.replace(decode_topic(encoded), storage=name)
-            for topic, (topic_ids, encoded) in recovered.state.topics.items()
-            if self.membership.wal_of(topic_ids[0]) in (None, wal.name)  # else it was moved away
-        }
-        for topic, record in list(records.items()):
+        found: dict[str, tuple[list[TopicId], TopicRecord]] = {}
+        deleted = {topic_id for ids in catalogue.deletions.noted() for topic_id in ids}
+        for topic, (topic_ids, encoded) in recovered.state.topics.items():
+            ids = [
+                topic_id
+                for topic_id in topic_ids
+                if self.membership.wal_of(topic_id) == wal.name
+                # Without an assignment: the metadata are new, or it was deleted after it had moved away from here.
+                or (
+                    self.membership.wal_of(topic_id) is None
+                    and topic_id not in deleted
+                    and (is_foreign or topic_id not in recovered.state.leaving)
+                )
+            ]
+            if ids:
+                found[topic] = ids, msgspec.structs.replace(decode_topic(encoded), storage=name)
+        for topic, (_, record) in list(found.items()):
             present = catalogue.find(topic)
             if present is None or present.topic_ids[0] == record.topic_ids[0]:
                 continue
@@ -481,27 +522,35 @@ class BucketLevel(Level):
                 await self._take_back(topic, present)
             else:
                 await self._withhold(topic, record, present)
-                del records[topic]
+                del found[topic]
         for topic, record in self.records(wal).items():
-            if topic not in records:
+            if topic not in found and record.topic_ids == self.ids_in(wal, record):
+                moved = [each for each in record.topic_ids if self.membership.move_of(each)]
+                if moved:
+                    raise DataLossError(
+                        f"{url}: wal {wal.name} lacks topic {topic!r}, which was moved there; restore the objects below"
+                        " wal/ from a copy"
+                    )
                 await self._take_back(topic, record)
-        for topic, record in records.items():
+        for topic, (ids, record) in found.items():
             copy = catalogue.find(topic)
             if copy is None:
                 await catalogue.creations.restore(topic, record, {}, self._noted(wal))
                 _log.warning(
                     "topic %r was recovered from %s", topic, url, extra=log_event("topic.recovered", topic=topic)
                 )
+            elif record.topic_ids[0] not in ids:
+                found[topic] = ids, copy  # changes are written to the wal of the first partition
             elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
                 await catalogue.policy_changes.replace_topic(topic, record)  # a change that was interrupted in between
         for topic, record in catalogue.withheld(name).items():
-            if topic in records:
+            if topic in found:
                 await catalogue.release(topic, name)  # its name is free now
             elif topic not in recovered.state.topics and self.membership.is_alone:  # else it may be in another wal
                 for number in record.topic_ids:  # another owner has deleted it
                     await self.history.drop_topic(number, topic)
                 await catalogue.release(topic, name)
-        return records
+        return found
 
     async def _withhold(self, topic: str, record: TopicRecord, present: TopicRecord) -> None:
         """Keep a topic whose name another one has, without serving it. The other one may have been created meanwhile.
@@ -573,7 +622,11 @@ class BucketLevel(Level):
             await self.history.drop_topic(number, topic)
 
     def _revive(
-        self, wal: Wal, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered
+        self,
+        wal: Wal,
+        journal: RemoteJournal,
+        records: Mapping[str, tuple[list[TopicId], TopicRecord]],
+        recovered: RemoteRecovered,
     ) -> None:
         """Build the topics, also the withheld ones for snapshots of the journal; serve those of ``records``."""
         subscriptions = {
@@ -581,12 +634,18 @@ class BucketLevel(Level):
             for number, found in recovered.state.subscriptions.items()
         }
         withheld = {
-            topic: record
+            topic: (record.topic_ids, record)
             for topic, record in self.catalogue.withheld(wal.storage).items()
             if topic in recovered.state.topics
         }
-        everything = [(topic, record) for known in (records, withheld) for topic, record in known.items()]
-        names = {number: each for topic, record in everything for each, number in members(topic, record)}
+        everything = [
+            (topic, each, number, record)
+            for known in (records, withheld)
+            for topic, (ids, record) in known.items()
+            for each, number in members(topic, record)
+            if number in ids
+        ]
+        names = {number: each for _, each, number, _ in everything}
         visitor = RecoveryVisitor(
             names,
             subscriptions,
@@ -600,18 +659,19 @@ class BucketLevel(Level):
                 f"the commits of durability 'remote' lack a seek of {len(visitor.lost_seeks)} subscriptions, and have"
                 " entries after it; restore the objects below wal/ from a copy"
             )
-        for topic, record in everything:
-            for each, number in members(topic, record):
-                state = recovered.topics.get(number, RemoteTopicState())
-                revived = self._build(each, number, record, journal, state, visitor.topics.get(number))
-                self._restore_subscriptions(revived, subscriptions.get(number, {}), visitor)
-                self._add(wal, revived)
-                if topic in records:
-                    self.registry.adopt(revived)
+        for topic, each, number, record in everything:
+            state = recovered.topics.get(number, RemoteTopicState())
+            revived = self.revive_topic(each, number, record, journal, state, visitor.topics.get(number))
+            revived.move = recovered.state.moves.get(number, 0)
+            self.restore_subscriptions(revived, subscriptions.get(number, {}), visitor)
+            self.add(wal, revived)
+            if topic in records:
+                self.registry.adopt(revived)
 
-    def _restore_subscriptions(
+    def restore_subscriptions(
         self, topic: Topic, subscriptions: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor
     ) -> None:
+        """Give a topic its subscriptions, with the cursors that were recovered."""
         for name, record in subscriptions.items():
             cursor = visitor.cursors[record.subscription_id]
             if cursor.clamp(topic.end_offset):
@@ -637,7 +697,7 @@ class BucketLevel(Level):
         """Raise InternalError: these topics are built from their bucket."""
         raise InternalError(f"topic {name!r} has durability 'remote' and is built from its bucket")
 
-    def _build(
+    def revive_topic(
         self,
         name: str,
         topic_id: TopicId,
@@ -668,9 +728,20 @@ class BucketLevel(Level):
         policies = self.policies.of_topic(name, record)
         return Topic(runtime, self.registry, self, name, topic_id, record, policies, log, producers, journal)
 
-    def _add(self, wal: Wal, topic: Topic) -> None:
+    def add(self, wal: Wal, topic: Topic) -> None:
+        """Note a topic that is in a wal of this broker."""
         self.by_id[topic.topic_id] = topic
         self._wal_of[topic.topic_id] = wal
+
+    def remove(self, topic_id: TopicId) -> Wal | None:
+        """Forget a topic; return the wal in which it is. No-op if it is unknown."""
+        self.by_id.pop(topic_id, None)
+        self.leaving.discard(topic_id)
+        return self._wal_of.pop(topic_id, None)
+
+    def wal_with(self, topic_id: TopicId) -> Wal | None:
+        """Return the wal of a topic that is served here."""
+        return self._wal_of.get(topic_id)
 
     def _noted(self, wal: Wal) -> str:
         """Return how an assignment to this broker names a wal."""
@@ -683,12 +754,18 @@ class BucketLevel(Level):
             for name, record in self.catalogue.topics()
             if record.durability is Durability.REMOTE
             and record.storage == wal.storage
-            and self._is_in(wal, record.topic_ids[0])
+            and any(self._is_in(wal, topic_id) for topic_id in record.topic_ids)
         }
+
+    def ids_in(self, wal: Wal, record: TopicRecord) -> list[TopicId]:
+        """Return the ids of a topic that are in a wal of this broker, also of one that is withheld."""
+        return [each for each in record.topic_ids if self._wal_of.get(each) == wal or self._is_in(wal, each)]
 
     def _is_in(self, wal: Wal, topic_id: TopicId) -> bool:
         """Whether a topic that has the storage of a wal is in it, and belongs to this broker or to none."""
         assignment = self.membership.assignments.values.get(topic_key(topic_id))
+        if topic_id in self.copies:
+            return False  # its state is pending
         if assignment is None:
             return wal == self.claims.home(wal.storage)
         return assignment.owner == self.membership.me and wal_of(assignment) == wal.name
@@ -708,8 +785,10 @@ class BucketLevel(Level):
         return [topic for topic in self.by_id.values() if self._wal_of[topic.topic_id] == wal]
 
     async def _journal_of(self, record: TopicRecord) -> tuple[Wal, RemoteJournal]:
-        """Return the wal of a topic, and its journal; raises as :meth:`Claims.open`."""
+        """Return the wal of a topic, and its journal; raises as :meth:`Claims.open`, or NotOwnerError."""
         name = self.membership.wal_of(record.topic_ids[0])
+        if name is not None and not self.membership.is_alone:
+            self.membership.epoch(record.topic_ids[0])
         wal = Wal(record.storage, name) if name is not None else self.claims.home(record.storage)
         journal = self.claims.wals.get(wal)
         if journal is not None:
@@ -761,8 +840,8 @@ class BucketLevel(Level):
             if latest is None:
                 return
             for each, number in members(name, record):
-                topic = self._build(each, number, latest, journal, RemoteTopicState(), None)
-                self._add(wal, topic)
+                topic = self.revive_topic(each, number, latest, journal, RemoteTopicState(), None)
+                self.add(wal, topic)
                 self.registry.adopt(topic)
 
         change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
@@ -789,12 +868,12 @@ class BucketLevel(Level):
             if latest is None:
                 return
             for each, number in members(name, record):
-                if number not in self.by_id:
-                    topic = self._build(each, number, latest, journal, RemoteTopicState(), None)
-                    self._add(wal, topic)
+                if number not in self.by_id and self.membership.owns(number):
+                    topic = self.revive_topic(each, number, latest, journal, RemoteTopicState(), None)
+                    self.add(wal, topic)
                     self.registry.adopt(topic)
 
-        change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
+        change = TopicStored(name, self.ids_in(wal, record), Catalogue.encode(record))
         await self._submit(journal, record, change, Settling(bring_to_life))
 
     def _latest(self, name: str, record: TopicRecord) -> TopicRecord | None:
@@ -808,11 +887,11 @@ class BucketLevel(Level):
         Raises as :meth:`Claims.open`, StorageUnavailableError as :meth:`create`, and TopicNotFoundError: the topic was
         deleted in the meantime.
         """
-        _, journal = await self._journal_of(record)
+        wal, journal = await self._journal_of(record)
         latest = self._latest(name, record)  # the last caller has to store the last change
         if latest is None or latest.topic_ids != record.topic_ids:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was being changed")
-        change = TopicStored(name, latest.topic_ids, Catalogue.encode(latest))
+        change = TopicStored(name, self.ids_in(wal, latest), Catalogue.encode(latest))
         await self._submit(journal, latest, change, Settling())
 
     async def prepare_change(self, record: TopicRecord) -> None:
@@ -833,16 +912,13 @@ class BucketLevel(Level):
         Raises as :meth:`Claims.open`, and DanubeError: the metadata cannot be written at all; the deletion may be
         repeated.
         """
-        _, journal = await self._journal_of(self.catalogue.expect(name))
+        wal, journal = await self._journal_of(self.catalogue.expect(name))
         record = self.catalogue.expect(name)
         check_topic_ids(name, topic_ids, record.topic_ids[0])
         # From here on no change of the record is submitted, and a snapshot does not contain it.
         self._deleting.add(record.topic_ids[0])
         await end(name, record)
-        for number in record.topic_ids:
-            self.by_id.pop(number, None)
-            self._wal_of.pop(number, None)
-        await self._submit(journal, record, TopicDeleted(name, record.topic_ids), Settling(patient=True))
+        await self.bury(name, record.topic_ids, {wal: journal})
         while True:
             try:
                 record = await self.catalogue.deletions.delete(name)
@@ -860,10 +936,34 @@ class BucketLevel(Level):
         self._deleting.discard(record.topic_ids[0])
         return record
 
-    @staticmethod
-    async def _submit(
-        journal: RemoteJournal, record: TopicRecord, change: TopicStored | TopicDeleted, owner: Settling
+    async def bury(
+        self, name: str, topic_ids: Collection[TopicId], journals: Mapping[Wal, RemoteJournal] | None = None
     ) -> None:
+        """Note the deletion of a topic in the wals of this broker; return when that is durable.
+
+        Args:
+            name: of the topic as a whole.
+            topic_ids: its ids; those of other brokers are theirs to bury.
+            journals: of wals that have to note it in any case.
+
+        Raises:
+            DanubeError: a journal accepts nothing more.
+        """
+        found = dict(journals or {})
+        for topic_id in topic_ids:
+            wal = self.remove(topic_id)
+            if wal is not None and wal in self.claims.wals:
+                found.setdefault(wal, self.claims.wals[wal])
+        owners: list[Settling] = []
+        for journal in found.values():
+            owners.append(Settling(patient=True))
+            payload = encode_change(TopicDeleted(name, list(topic_ids)))
+            journal.submit(Entry(EntryType.TOPIC, next(iter(topic_ids)), Durability.REMOTE, (payload,), owners[-1]))
+        for owner in owners:
+            await owner.wait()
+
+    @staticmethod
+    async def _submit(journal: RemoteJournal, record: TopicRecord, change: TopicStored, owner: Settling) -> None:
         payload = encode_change(change)
         journal.submit(Entry(EntryType.TOPIC, record.topic_ids[0], Durability.REMOTE, (payload,), owner))
         await owner.wait()

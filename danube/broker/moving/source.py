@@ -8,8 +8,9 @@ Each order is carried out by a task of its own, at most ``max_moves`` at a time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -33,7 +34,7 @@ from danube.cluster.moves import (
     Withdraw,
     Withdrawn,
 )
-from danube.cluster.moving_calls import CHANNEL, Append, Call, Finish, Open, State, decode_answer, encode
+from danube.cluster.moving_calls import CHANNEL, Append, Call, Finish, Open, State, Taken, decode_answer, encode
 from danube.cluster.ordering import withdraw_move
 from danube.cluster.records import ASSIGNMENTS, MOVES, SESSIONS, Assignment, Reason, broker_name, topic_key
 from danube.metadata import Condition, Delete, Put
@@ -154,6 +155,8 @@ class _Move:
         """Whether its history is not sealed now."""
         self._switched_at = 0
         """The revision of the switch; 0: it was not answered."""
+        self._wal = ""
+        """Durability ``remote``: the wal of the target that has the state."""
 
     async def run(self) -> None:
         """Carry it out to its end."""
@@ -194,6 +197,8 @@ class _Move:
 
     def _resume(self) -> None:
         topic = self._topic
+        if topic is not None and topic.commits_to_storage and self._directory.served(self._topic_id) is topic:
+            self._directory.levels.bucket.handover.stays(topic)
         if self._is_paused and topic is not None and self._directory.served(self._topic_id) is topic:
             self._directory.history.add_topic(topic)
         self._is_paused = False
@@ -231,17 +236,17 @@ class _Move:
         if topic is None:
             return Refused("it is not served here")
         topic.check_alive()
-        if not topic.level.checkpointed:
-            return Refused(f"topics of durability {topic.durability.value!r} cannot be moved yet")
         self._check_kept(topic)
         history = self._directory.history
-        if topic.log.unsealed_bytes >= _SEAL_FROM_BYTES and self._is_shared(topic) and history.can_seal(topic.storage):
+        is_remote = topic.commits_to_storage
+        may_seal = not is_remote and self._is_shared(topic) and history.can_seal(topic.storage)
+        if may_seal and topic.log.unsealed_bytes >= _SEAL_FROM_BYTES:
             with trio.move_on_after(_SEAL_S):
                 try:
                     await history.seal_now([topic])
                 except DanubeError as error:
                     _log.info("topic %r is moved with all that is not sealed: %s", topic.name, error)
-        self._position = topic.log.journal_start
+        self._position = topic.end_offset if is_remote else topic.log.journal_start
         record = self._membership.assignments.values[self._key]
         await self._call(
             Open(
@@ -250,7 +255,7 @@ class _Move:
                 topic.name,
                 OwnerEpoch(record.epoch + 1),
                 self._position,
-                topic.log.unsealed_bytes,
+                0 if is_remote else topic.log.unsealed_bytes,
             )
         )
         return Done()
@@ -266,6 +271,11 @@ class _Move:
             FailedPreconditionError: something is.
         """
         found = self._directory.history.catalogue.find(self._topic_id)
+        if topic.commits_to_storage and not self._is_shared(topic):
+            raise FailedPreconditionError(
+                f"its commits are in storage {topic.storage!r} of broker {self._membership.broker}, which other brokers"
+                " cannot reach; keep it in a storage that all brokers share"
+            )
         if found is not None and found.parts and not self._is_shared(topic):
             raise FailedPreconditionError(
                 f"its history is in storage {topic.storage!r} of broker {self._membership.broker}, which other brokers"
@@ -280,11 +290,21 @@ class _Move:
         """Send what has become visible up to now; return its bytes."""
         topic = self._topic
         assert topic is not None
+        if topic.commits_to_storage:
+            return await self._seal_ahead(topic)
         end, sent = topic.log.end_offset, 0
         while self._position < end and (batches := await self._next(topic)):
             await self._call(Append(self._topic_id, self._order.move, batches))
             sent += sum(STAMP_SIZE + len(part) for _, part in batches)
         return sent
+
+    async def _seal_ahead(self, topic: Topic) -> int:
+        """Seal what a topic of durability ``remote`` has in commits only; return the bytes that were unsealed."""
+        history = self._directory.history
+        unsealed = history.unsealed_bytes(self._topic_id)
+        if unsealed > self._limits.move_chunk_bytes:  # what is less is sealed once it is frozen
+            await history.seal_now([topic])
+        return unsealed
 
     async def _next(self, topic: Topic) -> list[tuple[bytes, bytes]]:
         """Read the next batches to be sent, about a chunk of them."""
@@ -311,6 +331,8 @@ class _Move:
     async def _complete(self) -> Event:
         topic, order = self._topic, self._order
         assert topic is not None
+        if topic.commits_to_storage:
+            return await self._complete_remote(topic)
         state, chunk = topic.whole_snapshot(), self._limits.move_chunk_bytes
         while len(state) > chunk:
             await self._call(State(self._topic_id, order.move, state[:chunk]))
@@ -324,14 +346,40 @@ class _Move:
         topic.check_alive()
         return Done()
 
-    async def _call(self, call: Call) -> None:
-        """Call the target; raise why it does not take the topic."""
+    async def _complete_remote(self, topic: Topic) -> Event:
+        """Seal the rest, and send the state, at the same time; both are durable before the switch."""
+        handover, move = self._directory.levels.bucket.handover, self._order.move
+        failures: list[DanubeError | OSError] = []
+
+        async def part(work: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await work()
+            except (DanubeError, OSError) as error:
+                failures.append(error)
+
+        async def send() -> None:
+            state, chunk = handover.state_of(topic, move), self._limits.move_chunk_bytes
+            while len(state) > chunk:
+                await self._call(State(self._topic_id, move, state[:chunk]))
+                state = state[chunk:]
+            self._wal = (await self._call(Finish(self._topic_id, move, topic.end_offset, [], state))).wal
+
+        async with trio.open_nursery() as nursery:
+            for work in (send, partial(handover.seal, topic), partial(handover.announce, topic)):
+                nursery.start_soon(part, work)
+        if failures:
+            raise failures[0]
+        topic.check_alive()
+        return Done()
+
+    async def _call(self, call: Call) -> Taken:
+        """Call the target, and return its answer; raise why it does not take the topic."""
         name = broker_name(self._order.target)
         session = self._membership.sessions.values.get(name)
         if session is None or self._membership.sessions.revision(name) != self._order.target_session:
             raise UnavailableError(f"broker {name} has ended, or was started again")
         answer = await self._peers.call(session.address, CHANNEL, encode(call), self._limits.move_timeout_s)
-        decode_answer(answer)
+        return decode_answer(answer)
 
     # --- The switch ---
 
@@ -348,7 +396,8 @@ class _Move:
             membership.session_condition,
             self._record_condition(),
         ]
-        moved = Assignment(order.target, OwnerEpoch(present.epoch + 1), Reason.MOVED, order.move)
+        wal = "" if self._wal == broker_name(order.target) else self._wal
+        moved = Assignment(order.target, OwnerEpoch(present.epoch + 1), Reason.MOVED, order.move, wal)
         operations: list[Put | Delete] = [Put(ASSIGNMENTS + self._key, _encode(moved)), Delete(MOVES + self._key)]
         try:
             self._switched_at = (await self._directory.catalogue.store.transact(conditions, operations)).revision

@@ -24,6 +24,7 @@ from danube.cluster.records import ASSIGNMENTS, MOVES, Assignment, MoveRecord, b
 from danube.log import Entry, EntryType, Location, RecoveredTopic
 from danube.log.format import TAKEOVER_ENTRY
 from danube.metadata.table import decode_record
+from danube.model import Durability
 from danube.model.batch import STAMP_SIZE, BatchHeader, Stamp, check_part, read_stamp
 from danube.model.errors import (
     DanubeError,
@@ -38,8 +39,8 @@ from danube.model.log_events import log_event
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.durability.handover import Handover
     from danube.metadata import KeyValue, RowChange
-    from danube.model import Durability
     from danube.model.ids import Offset
     from danube.model.records import SubscriptionRecord, TopicRecord
     from danube.peers import Peer, Peers
@@ -83,6 +84,10 @@ class _Copy:
         self.name = call.topic
         self.epoch = call.epoch
         self.durability: Durability = record.durability
+        self.is_remote = record.durability is Durability.REMOTE
+        """Whether its state is in a wal, and its batches are in the storage."""
+        self.wal = ""
+        """The wal that has the state."""
         self.recovered: RecoveredTopic | None = None
         """The batches that are in the journal."""
         self.end_offset: Offset = call.first_offset
@@ -163,7 +168,7 @@ class Arrivals:
                 else:
                     await self._finish(copy, call)
             copy.heard_at = trio.current_time()
-            return encode(Taken(copy.end_offset))
+            return encode(Taken(copy.end_offset, copy.wal))
 
     def _copy_of(self, call: Call) -> _Copy:
         copy = self._copies.get(call.topic_id)
@@ -185,8 +190,10 @@ class Arrivals:
         if known != topic_id:
             raise FailedPreconditionError(f"topic {call.topic!r} was deleted, and created again")
         level = directory.level(record)
-        if not level.checkpointed:
-            raise FailedPreconditionError(f"topic {call.topic!r} of durability {record.durability.value!r} cannot move")
+        if not level.keeps:
+            raise FailedPreconditionError(f"topic {call.topic!r} stores nothing, so nothing of it is copied")
+        if record.durability is Durability.REMOTE:
+            return await self._open_remote(call, record)
         if record.storage not in directory.history.storages:
             raise FailedPreconditionError(f"broker {me} has no storage {record.storage!r}, which the topic needs")
         level.check_states(f"topic {call.topic!r}", 1)
@@ -207,6 +214,20 @@ class Arrivals:
         self._submit(Entry(EntryType.TAKEOVER, topic_id, record.durability, (payload,), _Landing(copy, None, None)))
         await copy.until_idle()
         return copy
+
+    async def _open_remote(self, call: Open, record: TopicRecord) -> _Copy:
+        """Begin the copy of a topic of durability ``remote``: only its state is sent."""
+        directory, handover, former = self._directory, self._handover, self._copies.get(call.topic_id)
+        await handover.reserve(call.topic, record)
+        if former is not None or handover.has_copy(call.topic_id):
+            await self._bury(call.topic_id, former)
+        copy = self._copies[call.topic_id] = _Copy(call, record)
+        directory.expected.add(call.topic_id)
+        return copy
+
+    @property
+    def _handover(self) -> Handover:
+        return self._directory.levels.bucket.handover
 
     async def _check_ordered(self, call: Open) -> None:
         """Check that the metadata order this move, to this start of this broker."""
@@ -256,6 +277,9 @@ class Arrivals:
 
     async def _finish(self, copy: _Copy, call: Finish) -> None:
         """Make the copy complete, and sync all of it."""
+        if copy.is_remote:
+            await self._finish_remote(copy, call)
+            return
         journal = self._runtime.journal
         snapshot = _SNAPSHOT.decode(b"".join((*copy.pieces, call.piece)))
         snapshot.move, snapshot.epoch, snapshot.pending = copy.move, copy.epoch, True
@@ -286,6 +310,16 @@ class Arrivals:
         visitor = RecoveryVisitor({copy.topic_id: copy.name}, {copy.topic_id: copy.rows}, self._runtime.limits)
         visitor.snapshot(copy.topic_id, marked)
         copy.visitor, copy.end_offset = visitor, call.end_offset
+
+    async def _finish_remote(self, copy: _Copy, call: Finish) -> None:
+        """Write the state to the wal, durably."""
+        state = b"".join((*copy.pieces, call.piece))
+        copy.pieces = []
+        record, _ = self._directory.catalogue.locate(copy.name)
+        copy.wal, end = await self._handover.take(copy.name, record, copy.topic_id, copy.move, state)
+        if end != call.end_offset:
+            raise DataLossError(f"topic {copy.name!r} ends at {call.end_offset}, and its state says {end}")
+        copy.end_offset = call.end_offset
 
     # --- What becomes of a copy ---
 
@@ -352,6 +386,10 @@ class Arrivals:
 
     async def _bury(self, topic_id: TopicId, copy: _Copy | None) -> None:
         """Remove a copy, or what is left of an earlier one."""
+        if self._handover.has_copy(topic_id) or (copy is not None and copy.is_remote):
+            await self._handover.drop(topic_id)
+            self._forget(topic_id)
+            return
         if copy is not None:
             await copy.until_idle()
         await self._runtime.journal.bury([topic_id])
@@ -368,6 +406,9 @@ class Arrivals:
         """Serve the topic: this broker is its owner."""
         directory, topic_id = self._directory, copy.topic_id
         visitor = copy.visitor
+        if copy.is_remote:
+            await self._serve_remote(copy)
+            return
         assert visitor is not None, f"topic {copy.name!r} was given to this broker before its copy was complete"
         await directory.history.adopt_topic(topic_id)
         try:
@@ -396,3 +437,19 @@ class Arrivals:
         _log.info("topic %r has moved to broker %s", copy.name, broker_name(self._membership.me))
         # The snapshot says that the move was confirmed: from now on nothing but the assignment can void the copy.
         await self._runtime.journal.save({topic_id: topic.whole_snapshot()})
+
+    async def _serve_remote(self, copy: _Copy) -> None:
+        """Serve a topic of durability ``remote``, unless the wal with its state was lost, or recovered, meanwhile."""
+        directory, topic_id = self._directory, copy.topic_id
+        await directory.history.adopt_topic(topic_id)
+        try:
+            record, known = directory.catalogue.locate(copy.name)
+        except DanubeError:
+            known = TopicId(0)
+        if known != topic_id:  # it was deleted in the meantime
+            await directory.history.drop_topic(topic_id, copy.name)
+            await self._bury(topic_id, copy)
+            return
+        if directory.served(topic_id) is None and self._handover.serve(copy.name, record, topic_id):
+            _log.info("topic %r has moved to broker %s", copy.name, broker_name(self._membership.me))
+        self._forget(topic_id)

@@ -20,7 +20,11 @@ PRODUCER, TOPIC), in the order of their submission; the batches are the parts. T
 
 * ``FENCE``: the end of an epoch. Written by the owner itself when it closes, or by a later owner that takes over.
 
-A change of metadata is the payload of a TOPIC entry: one of the four structs of :data:`Change`.
+A change of metadata is the payload of a TOPIC entry: one of the structs of :data:`Change`.
+
+A topic that moves to this log by plan begins in it with its state (``TopicTaken``), which is *pending* until its owner
+serves it (``TopicKept``); it ends with ``TopicGone``. In the log that it leaves, ``TopicLeaving`` precedes the change
+of the owner. Its batches stay where they are: they are sealed before.
 """
 
 from __future__ import annotations
@@ -61,7 +65,11 @@ __all__ = [
     "SubscriptionDeleted",
     "SubscriptionStored",
     "TopicDeleted",
+    "TopicGone",
+    "TopicKept",
+    "TopicLeaving",
     "TopicStored",
+    "TopicTaken",
     "commit_key",
     "decode_change",
     "decode_commit",
@@ -191,6 +199,7 @@ class TopicStored(_Change, tag=1):
 
     name: str
     topic_ids: list[TopicId]
+    """Those that are in this log; other partitions may be in others."""
     record: bytes
 
 
@@ -216,7 +225,59 @@ class SubscriptionDeleted(_Change, tag=4):
     name: str
 
 
-Change = TopicStored | TopicDeleted | SubscriptionStored | SubscriptionDeleted
+class TopicTaken(_Change, tag=5):
+    """A topic or partition is moving to this log, and this is its state; pending until :class:`TopicKept`."""
+
+    topic_id: TopicId
+    move: int
+    """The id of the move."""
+    name: str
+    """Of the topic as a whole."""
+    record: bytes
+    next_offset: Offset
+    """Behind its last message; those before are sealed."""
+    snapshot: bytes
+    """Offsets and producers."""
+    subscriptions: dict[str, bytes]
+    """Subscription name to its record."""
+    cursors: dict[int, bytes]
+    """Subscription id to its cursor."""
+
+
+class TopicKept(_Change, tag=6):
+    """The topic that a move has brought is served by the owner of this log; what follows continues its state."""
+
+    topic_id: TopicId
+    move: int
+    record: bytes
+
+
+class TopicGone(_Change, tag=7):
+    """A topic or partition is in this log no longer: it has moved away, or its move to here was given up."""
+
+    topic_id: TopicId
+    move: int
+    """The move that had brought it; 0: none had."""
+
+
+class TopicLeaving(_Change, tag=8):
+    """A topic or partition is about to move away; the metadata say whether it has, or whether it was deleted since."""
+
+    topic_id: TopicId
+    is_leaving: bool
+    """False: it stays."""
+
+
+Change = (
+    TopicStored
+    | TopicDeleted
+    | SubscriptionStored
+    | SubscriptionDeleted
+    | TopicTaken
+    | TopicKept
+    | TopicGone
+    | TopicLeaving
+)
 
 _encode = msgspec.msgpack.encode
 _CHANGE: msgspec.msgpack.Decoder[Change] = msgspec.msgpack.Decoder(Change)
@@ -240,13 +301,19 @@ class RemoteState(msgspec.Struct, array_like=True):
     """The broker's state of its topics of durability ``remote``; the payloads are opaque here."""
 
     topics: dict[str, tuple[list[TopicId], bytes]]
-    """Topic name to its ids and its record."""
+    """Topic name to its ids in this log, and its record."""
     subscriptions: dict[TopicId, dict[str, bytes]]
     """Topic id to subscription name to its record."""
     topic_snapshots: dict[TopicId, bytes]
     """Topic id to offsets and producers."""
     cursor_snapshots: dict[int, bytes]
     """Subscription id to its cursor."""
+    copies: dict[TopicId, TopicTaken] = {}
+    """Topics that are moving to this log, and are pending."""
+    moves: dict[TopicId, int] = {}
+    """The moves that have brought topics."""
+    leaving: list[TopicId] = []
+    """Topics that may have moved away."""
 
     @property
     def topic_ids(self) -> set[TopicId]:

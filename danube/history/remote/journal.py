@@ -73,7 +73,7 @@ from danube.model.errors import (
     StorageUnavailableError,
     UnavailableError,
 )
-from danube.model.ids import NO_OWNER_EPOCH, ProducerId, TopicId
+from danube.model.ids import NO_OWNER_EPOCH, Offset, ProducerId, TopicId
 from danube.model.limits import Limits
 from danube.model.log_events import log_event
 from danube.storage import Storage
@@ -335,6 +335,10 @@ class RemoteJournal:
         self._admission.pending_bytes += entry.size
         if self._idle is not None and queue.ready:
             self._wake()
+
+    def begin_topic(self, topic_id: TopicId, next_offset: Offset) -> None:
+        """Expect the batches of a topic that a move has brought, from an offset on. Nothing of it is pending."""
+        self._settled.begin_topic(topic_id, next_offset)
 
     def try_admit(self, size: int) -> bool:
         """Return whether a batch of ``size`` bytes may be submitted now; the caller must then do so without waiting."""

@@ -20,7 +20,11 @@ from danube.history.remote.format import (
     SubscriptionDeleted,
     SubscriptionStored,
     TopicDeleted,
+    TopicGone,
+    TopicKept,
+    TopicLeaving,
     TopicStored,
+    TopicTaken,
     decode_change,
 )
 from danube.history.segment import ControlEntry, SegmentPart, cut_batches
@@ -72,12 +76,42 @@ class RemoteRecovered:
         self.state = RemoteState({}, {}, {}, {})
         self.topics: dict[TopicId, RemoteTopicState] = {}
         self.control: list[ControlEntry] = []
+        self._begun: dict[TopicId, int] = {}
+        """How many control entries of a topic that was moved are from before."""
         self.commits = 0
         self.batches = 0
 
+    def keep(self, taken: TopicTaken) -> None:
+        """Make a topic that a move has brought one of this log; what the log has of an earlier stay is void."""
+        state, topic_id = self.state, taken.topic_id
+        ids, record = state.topics.get(taken.name, ([], taken.record))
+        state.topics[taken.name] = ([*ids, *([] if topic_id in ids else [topic_id])], record)
+        state.subscriptions[topic_id] = dict(taken.subscriptions)
+        state.topic_snapshots[topic_id] = taken.snapshot
+        state.cursor_snapshots.update(taken.cursors)
+        state.moves[topic_id] = taken.move
+        self.topics[topic_id] = RemoteTopicState(taken.next_offset)
+        self._begun[topic_id] = len(self.control)
+
+    def drop(self, topic_id: TopicId) -> None:
+        """Remove a topic that has moved away, or a partition. No-op if there is none."""
+        state = self.state
+        for name, (ids, record) in list(state.topics.items()):
+            if topic_id in ids:
+                state.topics[name] = ([each for each in ids if each != topic_id], record)
+                if len(ids) == 1:
+                    del state.topics[name]
+        state.subscriptions.pop(topic_id, None)
+        state.topic_snapshots.pop(topic_id, None)
+        state.moves.pop(topic_id, None)
+        self.topics.pop(topic_id, None)
+        self._begun[topic_id] = len(self.control)
+
     def replay(self, visitor: Visitor) -> None:
         """Pass the control entries after the snapshot to a visitor, in the order of the log."""
-        for entry in self.control:
+        for number, entry in enumerate(self.control):
+            if number < self._begun.get(entry.topic_id, 0):
+                continue
             visitor.control(entry.type, entry.topic_id, entry.payload, Durability.REMOTE)
 
 
@@ -141,12 +175,14 @@ class Replay:
                 state.topics[change.name] = (change.topic_ids, change.record)
                 self._known.update(change.topic_ids)
             case TopicDeleted():
-                # The snapshot may be ahead and already have a new topic of this name: compare the first id. Further
+                # The snapshot may be ahead and already have a new topic of this name: compare the ids. Some
                 # ids may differ: the deleted topic may have been enlarged without that being stored.
-                if change.name in state.topics and state.topics[change.name][0][0] == change.topic_ids[0]:
+                if change.name in state.topics and not set(state.topics[change.name][0]).isdisjoint(change.topic_ids):
                     del state.topics[change.name]
                 for topic_id in change.topic_ids:
                     self._known.discard(topic_id)
+                    state.copies.pop(topic_id, None)
+                    state.moves.pop(topic_id, None)
                     state.subscriptions.pop(topic_id, None)
                     state.topic_snapshots.pop(topic_id, None)
                     self.recovered.topics.pop(topic_id, None)
@@ -155,6 +191,31 @@ class Replay:
                     state.subscriptions.setdefault(change.topic_id, {})[change.name] = change.record
             case SubscriptionDeleted():
                 state.subscriptions.get(change.topic_id, {}).pop(change.name, None)
+            case TopicTaken():
+                if change.topic_id not in self._known or state.moves.get(change.topic_id) != change.move:
+                    state.copies[change.topic_id] = change
+            case TopicKept():
+                taken = state.copies.get(change.topic_id)
+                if taken is not None and taken.move == change.move:
+                    del state.copies[change.topic_id]
+                    taken.record = change.record
+                    self.recovered.keep(taken)
+                    self._known.add(change.topic_id)
+                if change.topic_id in state.leaving:
+                    state.leaving.remove(change.topic_id)
+            case TopicGone():
+                taken = state.copies.get(change.topic_id)
+                if taken is not None and taken.move == change.move:
+                    del state.copies[change.topic_id]
+                # The snapshot may know less of its moves: then a change before this one has brought it back.
+                elif change.topic_id in self._known and state.moves.get(change.topic_id, change.move) == change.move:
+                    self._known.discard(change.topic_id)
+                    self.recovered.drop(change.topic_id)
+            case TopicLeaving():
+                if change.topic_id in state.leaving:
+                    state.leaving.remove(change.topic_id)
+                if change.is_leaving:
+                    state.leaving.append(change.topic_id)
 
     def _part(self, part: SegmentPart, data: bytes, where: str) -> None:
         topic = self.recovered.topics.get(part.topic_id)

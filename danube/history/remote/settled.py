@@ -62,6 +62,10 @@ class Settled:
         self.commits_since = 0
         self._bytes_since = 0
 
+    def begin_topic(self, topic_id: TopicId, next_offset: Offset) -> None:
+        """Record where a topic continues that a move has brought."""
+        self._next_offsets[topic_id] = next_offset
+
     def built(self, size: int) -> None:
         """Record a commit of entries that was built."""
         self.commits_since += 1

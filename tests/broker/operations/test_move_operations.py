@@ -184,7 +184,7 @@ async def test_topics_that_cannot_move_are_named(tmp_path: Path) -> None:
     async with three(tmp_path, **settings) as (world, watch, client):
         await create(client, 1, "remote")
         name, owner = "/default/t0", watch.member.owner(identity(world, 0))
-        with pytest.raises(FailedPreconditionError, match="durability 'remote', and such topics cannot be moved yet"):
+        with pytest.raises(FailedPreconditionError, match="durability 'remote', in the storage 'default'"):
             await client.admin.move_topic(name, f"b{4 - (owner or 0)}" if owner != B2 else "b1")
         await client.admin.drain_broker(f"b{owner}")
         found = await client.admin.drain_broker(f"b{owner}", dry_run=True)
@@ -192,6 +192,19 @@ async def test_topics_that_cannot_move_are_named(tmp_path: Path) -> None:
         explained = await client.admin.cluster_explain(name)
         assert "It cannot move to another broker: it has durability 'remote'" in explained.sentence
         assert f"cannot move; {name}: it has" in (await client.admin.cluster_explain(f"b{owner}")).sentence
+
+
+async def test_topics_of_durability_remote_leave_a_drained_broker(tmp_path: Path) -> None:
+    settings = {"storage": "memory://shared?durable=true&shared=true", "shared_buckets": True}
+    async with three(tmp_path, balance={"enabled": False}, **settings) as (world, watch, client):
+        await create(client, 6, "remote")
+        owners = {watch.member.owner(identity(world, number)) for number in range(6)}
+        drained = next(iter(owners))
+        await client.admin.drain_broker(f"b{drained}")
+        await wait_until(lambda: watch.member.topics[drained] == 0)
+        for number in range(6):
+            async with client.producer(f"/default/t{number}") as producer:
+                await producer.send(b"x")
 
 
 async def test_why_a_drained_broker_keeps_topics_is_logged_once(

@@ -1,0 +1,302 @@
+"""Topics of durability ``remote`` move from one broker to another while they are used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from broker.broker_harness import wait_until
+from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
+from broker.directory.test_moves import (
+    NAME,
+    Do,
+    Traffic,
+    assignment_of,
+    moved,
+    order,
+    other,
+    serves,
+    settled,
+    topic_id_of,
+)
+from broker.directory.test_several_brokers import created
+
+from danube.broker.moving import source as source_room
+from danube.cluster.moves import Complete, Copy, Done, Doubt, Event, Freeze, Reserve, Switch
+from danube.cluster.records import wal_of
+from danube.model import Durability
+
+pytestmark = pytest.mark.virtual
+
+SHARED: dict[str, Any] = {
+    "cluster_secret": "file",
+    "storage": "memory://shared?durable=true&shared=true",
+    "shared_buckets": True,
+}
+
+
+async def begun(world: ClusterWorld) -> tuple[Machine, Machine]:
+    """Create the topic; return its owner, and another machine."""
+    source = await created(world, NAME, durability=Durability.REMOTE)
+    return source, other(world, source)
+
+
+async def stored(machine: Machine, count: int) -> list[int]:
+    async with machine.client() as client, client.reader(NAME, start="earliest") as reader:
+        return [int((await reader.receive()).payload) for _ in range(count)]
+
+
+def wal_knows(machine: Machine) -> bool:
+    """Whether the wal of a broker has anything of the topic."""
+    bucket = machine.broker.directory.levels.bucket
+    topic_id = topic_id_of(machine)
+    return topic_id in bucket.by_id or topic_id in bucket.copies or bucket.wal_with(topic_id) is not None
+
+
+async def test_a_topic_moves_with_its_messages_cursors_and_producers(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, **SHARED) as world:
+        source, target = await begun(world)
+        async with source.client() as client:
+            async with client.producer(NAME, name="p") as producer:
+                for number in range(10):
+                    await producer.send(b"%d" % number)
+                async with client.consumer(NAME, subscription="s", start="earliest") as consumer:
+                    for number in range(4):
+                        message = await consumer.receive()
+                        assert message.payload == b"%d" % number
+                        await message.ack()
+                before = assignment_of(source)
+                await moved(source, target)
+                after = assignment_of(target)
+                assert after.owner == target.broker.directory.membership.me
+                assert (after.epoch, wal_of(after)) == (before.epoch + 1, target.broker.directory.broker)
+                assert after.move
+                await wait_until(lambda: not wal_knows(source))
+                await producer.send(b"10")
+            async with client.consumer(NAME, subscription="s") as consumer:
+                assert [(await consumer.receive()).payload for _ in range(7)] == [b"%d" % each for each in range(4, 11)]
+
+
+async def test_a_topic_moves_to_and_fro_under_traffic(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, **SHARED) as world:
+        source, _ = await begun(world)
+        async with world.machines[0].client() as client, trio.open_nursery() as nursery:
+            traffic = Traffic(client)
+            await nursery.start(traffic.publish)
+            await nursery.start(traffic.consume)
+            for _ in range(6):
+                await trio.sleep(0.3)
+                target = other(world, source)
+                await moved(source, target)
+                await settled(world)
+                source = target
+            await trio.sleep(0.3)
+            await traffic.stop()
+            assert max(traffic.gaps) < 0.5
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", [Reserve, Copy, Freeze, Complete, Switch])
+@pytest.mark.parametrize("victim", ["source", "target"])
+@pytest.mark.parametrize("returns", [True, False])
+async def test_a_broker_is_killed_in_the_middle_of_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: type, when: str, victim: str, *, returns: bool
+) -> None:
+    async with cluster(tmp_path, 3, **SHARED) as world:
+        source, target = await begun(world)
+        bystander = other(world, source, target)
+        killed = trio.Event()
+        do: Do = source_room._Move._do
+
+        async def ambushed(move: Any, action: object) -> Event:
+            result: Event = Done()
+            if when == "after":
+                result = await do(move, action)
+            if isinstance(action, step) and not killed.is_set():
+                killed.set()
+                if victim == "source":
+                    world.nursery.start_soon(source.kill)
+                    await trio.sleep_forever()
+                await target.kill()
+            return result if when == "after" else await do(move, action)
+
+        monkeypatch.setattr(source_room._Move, "_do", ambushed)
+        async with bystander.client() as client, trio.open_nursery() as nursery:
+            traffic = Traffic(client, 0.02)
+            await nursery.start(traffic.publish)
+            await nursery.start(traffic.consume)
+            await trio.sleep(0.1)
+            await order(bystander, target)
+            await killed.wait()
+            dead = source if victim == "source" else target
+            await trio.sleep(0.2)
+            if returns:
+                await dead.start()
+            await trio.sleep(6)  # long enough for a failover
+            await traffic.stop()
+            nursery.cancel_scope.cancel()
+        if not returns:
+            await dead.start()
+        await trio.sleep(2)
+        await settled(world)
+        assert await stored(bystander, traffic.confirmed) == list(range(traffic.confirmed))
+        for machine in world.machines:
+            assert wal_knows(machine) is serves(machine)
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+async def test_the_answer_of_the_switch_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_applied: bool
+) -> None:
+    async with cluster(tmp_path, 2, **SHARED) as world:
+        source, target = await begun(world)
+        do: Do = source_room._Move._do
+
+        async def lost(move: Any, action: object) -> Event:
+            if not isinstance(action, Switch):
+                return await do(move, action)
+            if is_applied:
+                await do(move, action)
+            return Doubt("the answer was lost")
+
+        monkeypatch.setattr(source_room._Move, "_do", lost)
+        async with source.client() as client, trio.open_nursery() as nursery:
+            traffic = Traffic(client)
+            await nursery.start(traffic.publish)
+            await nursery.start(traffic.consume)
+            await order(source, target)
+            await trio.sleep(1)
+            await settled(world)
+            assert serves(target) is is_applied
+            await traffic.stop()
+            nursery.cancel_scope.cancel()
+        assert not wal_knows(source if is_applied else target)
+        assert not any(each.broker.directory.levels.bucket.leaving for each in world.machines)
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_a_topic_goes_to_and_fro_and_its_brokers_die(tmp_path: Path, *, restarts: bool) -> None:
+    """A, B, A, B, with commits of all its stays in both wals; each owner dies once, and returns or is replaced."""
+    async with cluster(tmp_path, 3, **SHARED) as world:
+        source, target = await begun(world)
+        bystander = other(world, source, target)
+        async with bystander.client() as client:
+            sent = 0
+            async with (
+                client.producer(NAME, name="p") as producer,
+                client.consumer(NAME, subscription="s", start="earliest") as consumer,
+            ):
+                for _ in range(4):
+                    for _ in range(5):
+                        await producer.send(b"%d" % sent)
+                        message = await consumer.receive()
+                        assert int(message.payload) == sent
+                        await message.ack()
+                        sent += 1
+                    await consumer.flush_acks()
+                    await moved(source, target)
+                    if restarts:
+                        await target.kill()
+                        await target.start()
+                        await source.kill()
+                        await source.start()
+                        await wait_until(lambda: sum(map(serves, world.machines)) == 1)
+                        owner = next(each for each in world.machines if serves(each))
+                        if owner is not target:
+                            await moved(owner, target)
+                    source, target = target, source
+                await producer.send(b"%d" % sent)
+                sent += 1
+                assert int((await consumer.receive()).payload) == sent - 1
+        for machine in (target, source):  # the former owner first: its wal gets a successor, and the topic does not
+            await machine.kill()
+            await trio.sleep(4)
+            assert await stored(bystander, sent) == list(range(sent))
+            await machine.start()
+        await wait_until(lambda: sum(map(serves, world.machines)) == 1)
+        assert await stored(bystander, sent) == list(range(sent))
+        async with bystander.client() as client, client.producer(NAME, name="p") as producer:
+            await producer.send(b"%d" % sent)
+        assert await stored(bystander, sent + 1) == list(range(sent + 1))
+
+
+async def test_the_wal_of_a_former_owner_does_not_resurrect_a_topic(tmp_path: Path) -> None:
+    """A dies just after the move, before its wal says that the topic is gone; the topic is deleted meanwhile."""
+    async with cluster(tmp_path, 3, **SHARED) as world:
+        source, target = await begun(world)
+        async with source.client() as client, client.producer(NAME, name="p") as producer:
+            await producer.send(b"0")
+            bucket = source.broker.directory.levels.bucket
+
+            async def dies(topic: object) -> None:
+                world.nursery.start_soon(source.kill)
+                await trio.sleep_forever()
+
+            bucket.handover.left = dies
+            await order(source, target)
+            await wait_until(lambda: serves(target))
+        await wait_until(lambda: source.node.life is None)
+        async with target.client() as client:
+            await client.admin.delete_topic(NAME)
+        await source.start()
+        await trio.sleep(3)
+        for machine in world.machines:
+            assert machine.broker.directory.catalogue.find(NAME) is None
+
+
+async def test_a_storage_that_the_target_does_not_reach_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**SHARED, "storage": "memory://own?durable=true", "shared_buckets": False}
+    async with cluster(tmp_path, 2, **settings) as world:
+        source, target = await begun(world)
+        async with source.client() as client, client.producer(NAME, name="p") as producer:
+            await producer.send(b"0")
+            await order(source, target)
+            await wait_until(lambda: "which other brokers cannot reach" in caplog.text)
+            await wait_until(lambda: not source.broker.directory.membership.moves.values)
+            await producer.send(b"1")
+            assert serves(source)
+
+
+async def test_partitions_in_different_wals_are_changed_enlarged_and_deleted(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, **SHARED) as world:
+        source = world.machines[0]
+        async with world.machines[2].client() as client:
+            async with source.client() as owner:
+                await owner.admin.create_topic(NAME, partitions=3, durability="remote")
+            parts = [f"{NAME}-part-{number}" for number in range(3)]
+            await wait_until(lambda: all(serves(source, each) for each in parts))
+            await moved(source, world.machines[1], parts[0])
+            await moved(source, world.machines[2], parts[2])
+            async with client.producer(NAME, name="p") as producer:
+                for number in range(30):
+                    await producer.send(b"%d" % number)
+            await client.admin.change_policies(NAME, message_ttl_s=3600.0)
+            await client.admin.expand_topic(NAME, 4)
+            parts.append(f"{NAME}-part-3")
+            await wait_until(lambda: serves(world.machines[1], parts[3]))
+            for machine in world.machines:
+                await machine.kill()
+            for machine in world.machines:
+                await machine.start()
+            await wait_until(lambda: sum(serves(m, each) for m in world.machines for each in parts) == 4)
+            for machine in world.machines:
+                record = machine.broker.directory.catalogue.find(NAME)
+                assert record is not None
+                assert record.policies.message_ttl_s == 3600.0
+            async with client.reader(NAME, start="earliest") as reader:
+                found = {int((await reader.receive()).payload) for _ in range(30)}
+            assert found == set(range(30))
+            await client.admin.delete_topic(NAME)
+        for machine in world.machines:
+            await wait_until(lambda: not machine.broker.directory.levels.bucket.by_id)  # noqa: B023
+            await machine.kill()
+        for machine in world.machines:
+            await machine.start()
+        await trio.sleep(2)
+        for machine in world.machines:
+            assert machine.broker.directory.catalogue.find(NAME) is None
