@@ -28,7 +28,7 @@ FILLED = 10
 """Messages that each of many topics has before it moves."""
 _CALLERS = 64
 _LOOK_S = 0.02
-_DRAIN_LOOK_S = 0.1
+_DRAIN_LOOK_S = 0.25
 _AFTER_S = 0.2
 """For how long a topic is observed after its move."""
 _MANY = 1_000

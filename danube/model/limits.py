@@ -355,7 +355,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_peer_message_bytes: int = 16 * MIB
     """Largest message, call or answer between brokers. A dead letter for a topic of another broker has to fit in, so it
     should exceed ``max_batch_bytes``."""
-    max_moves: int = 16
+    max_moves: int = 64
     """Topics that a broker moves to others at a time; further ones wait. As many again may move to it from each other
     broker."""
     move_chunk_bytes: int = 1 * MIB
