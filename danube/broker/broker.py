@@ -376,7 +376,7 @@ class Broker:
             draining=self._drain_wanted.is_set,
             pulse=pulse,
             moves=self._moves,
-            staged=lambda: self.stages.staged_topics(),
+            staged=lambda: self.stages.held_topics(),
             calls=lambda: self.peers,
             upgrading=upgrading,
         )

@@ -20,7 +20,7 @@ def hindrance_of(durability: Durability, storage: str, broker: str, *, shared: b
         broker: name of its owner.
         shared: whether other brokers reach that storage.
         sealed: whether the topic has history there; one of durability ``remote`` has commits there in any case.
-        staged: whether batches are staged for it.
+        staged: whether batches are staged for it that have to stay with it, because their producer has no home yet.
     """
     if durability is Durability.REMOTE and not shared:
         return (
@@ -33,5 +33,5 @@ def hindrance_of(durability: Durability, storage: str, broker: str, *, shared: b
             " shared storage can move"
         )
     if staged:
-        return "batches are staged for it; they have to be committed or aborted before"
+        return "batches are staged for it, from before the cluster had other brokers; try again in a minute"
     return ""

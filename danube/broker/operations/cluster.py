@@ -101,7 +101,7 @@ class ClusterOperations:
         draining: returns whether it is shutting down.
         pulse: of this broker.
         moves: counts how moves of its topics end.
-        staged: returns the topics for which batches are staged.
+        staged: returns the topics for which batches are staged that have to stay with them.
         calls: returns the links to the other brokers; None: there are none.
         upgrading: returns what raises the feature level.
 

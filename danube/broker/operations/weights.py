@@ -44,7 +44,7 @@ class Weights:
         directory: of the topics.
         pulse: of this broker.
         moves: counts how moves of its topics end.
-        staged: returns the topics for which batches are staged.
+        staged: returns the topics for which batches are staged that have to stay with them.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Weights:
 
         Args:
             topic: of this broker.
-            staged: the topics for which batches are staged.
+            staged: the topics for which batches are staged that have to stay with them.
         """
         history, record = self._directory.history, topic.storage
         sealed = None if topic.lossy else history.catalogue.find(topic.topic_id)

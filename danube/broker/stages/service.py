@@ -153,9 +153,9 @@ class Stages:
             except (NotOwnerError, OwnerAwayError) as error:
                 _log.info("stages of %r are of no use here: %s", producer, error)
 
-    def staged_topics(self) -> set[TopicId]:
-        """Return the topics and partitions for which there are stages."""
-        return {stage.head.topic_id for stage in self._store}
+    def held_topics(self) -> set[TopicId]:
+        """Return the topics and partitions of which :meth:`holds` is true."""
+        return {stage.head.topic_id for stage in self._store if not self._homes.is_here(stage.head.producer)}
 
     def topics_of(self, producer: str, stage_ids: Iterable[int], write_id: str) -> set[str]:
         """Return the topics of some stages, of all others of their producer or write, and of its last commit."""

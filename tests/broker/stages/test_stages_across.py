@@ -294,6 +294,20 @@ Blow = Callable[[Machine, Machine], Awaitable[None]]
 """Does something to the home, or to the owner of another topic."""
 
 
+async def test_staged_batches_do_not_keep_topics_from_being_ordered_to_move(tmp_path: Path) -> None:
+    async with three(tmp_path) as (world, owners):
+        async with world.machines[0].client() as client:
+            batches = [await staged(client, topic, 1, topic.encode()) for topic in PARTS]
+            home = await home_of(world)
+            here = next(topic for topic in PARTS if owners[topic] is home)
+            target = next(machine for machine in world.machines if machine is not home)
+            name = f"b{world.machines.index(target) + 1}"
+            assert [row.problem for row in await client.admin.move_topic(here, name)] == [""]
+            await wait_until(lambda: here in {topic.name for topic in target.broker.directory.topics()})
+            assert (await client.stages.commit("job", 1, batches)).committed
+            assert await rows(client, 3) == sorted(topic.encode() for topic in PARTS)
+
+
 async def kill_home(home: Machine, owner: Machine) -> None:
     await home.kill()
     await home.start()
