@@ -30,9 +30,12 @@ def _arm(session: str) -> Arm:
 SCENARIO = Scenario(
     name="p7",
     title=f"The first query of a Spark session that exists: a topic of {COUNT:,} messages of {SIZE} B, local[2]",
-    metrics=("first_s", "load_s", "row_s", "again_s"),
-    arms=(_arm("plain"), _arm("default"), _arm("tuned")),
-    targets=(Target("p7", "first_s", 2.5, at_least=False, arm="plain"),),
+    metrics=("first_s", "load_s", "row_s", "again_s", "session_s"),
+    arms=(_arm("plain"), _arm("archive"), _arm("default"), _arm("tuned")),
+    targets=(
+        Target("p7", "first_s", 2.5, at_least=False, arm="plain"),
+        Target("p7", "first_s", 2.5, at_least=False, arm="archive"),
+    ),
     warm_up=False,
     usual=False,
 )

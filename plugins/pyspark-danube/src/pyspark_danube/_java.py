@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from danube.model.errors import ConfigurationError
 from pyspark_danube._files import cache_directory, install_script
 
-__all__ = ["OLDEST_JAVA", "JavaRuntime", "find_java"]
+__all__ = ["OLDEST_JAVA", "JavaRuntime", "find_java", "real_home"]
 
 OLDEST_JAVA: Final = 17
 """Spark 4 does not run on older ones."""
@@ -30,6 +30,7 @@ OLDEST_JAVA: Final = 17
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
 _RELEASE = re.compile(r'^(JAVA_VERSION|MODULES)="(.*)"$', re.MULTILINE)
 
+_STARTED = re.compile(r'^exec (.+) "\$@"$', re.MULTILINE)
 _WRAPPER: Final = """\
 #!/bin/sh
 # Starts a Java runtime that has no module {module}, which Spark asks for and does not need here.
@@ -120,3 +121,12 @@ def _startable(home: Path, modules: list[str], cache: Path) -> Path:
     text = _WRAPPER.format(module=_VECTOR_MODULE, java=shlex.quote(str(java)))
     install_script(wrapper_home / "bin" / "java", text)
     return wrapper_home
+
+
+def real_home(home: Path) -> Path:
+    """Return the directory of the runtime itself, also of a start script that :func:`find_java` has made."""
+    try:
+        made = _STARTED.search((home / "bin" / "java").read_text(errors="replace"))
+    except OSError:
+        made = None
+    return Path(shlex.split(made[1])[0]).parents[1] if made else home.resolve()
