@@ -201,7 +201,6 @@ class HistoryCatalogue:
             DanubeError: the store cannot answer.
         """
         async with self._changing():
-            self._released.discard(topic_id)
             if topic_id in self.topics:
                 return
             parts = (await self._store.list(topic_segments(topic_id)))[0]
@@ -213,6 +212,7 @@ class HistoryCatalogue:
                 row = await self._store.get(self._keys.object_key(ref))
                 if row is not None:
                     found[ref] = row
+            self._released.discard(topic_id)
             if not records and start is None:
                 return
             topic = self.topic(topic_id)
@@ -232,9 +232,7 @@ class HistoryCatalogue:
             DanubeError: the store cannot answer.
         """
         async with self._changing():
-            wanted = set(topic_ids)
-            self._released -= wanted
-            wanted -= self.topics.keys()
+            wanted = set(topic_ids) - self.topics.keys()
             if not wanted:
                 return
             records: list[PartRecord] = []
@@ -253,6 +251,7 @@ class HistoryCatalogue:
             unknown = refs - self.objects.keys()
             rows = (await self._store.list(OBJECTS))[0] if unknown else ()
             found = {ref: item for item in rows if (ref := self._keys.ref(item.key)) in unknown}
+            self._released -= wanted
             for record in records:
                 self.topic(record.part.topic_id).add(record)
             for ref, row in found.items():
@@ -304,10 +303,16 @@ class HistoryCatalogue:
                 await self._read_row(ref)
 
     def topic(self, topic_id: TopicId) -> TopicHistory:
-        """Return the history of a topic; create an empty one if the topic has no sealed data."""
+        """Return the history of a topic; create an empty one if the topic has no sealed data.
+
+        One that was released does not become known: what was under way then ends here, and :meth:`adopt` reads it
+        again if the topic returns.
+        """
         found = self.topics.get(topic_id)
         if found is None:
-            found = self.topics[topic_id] = TopicHistory()
+            found = TopicHistory()
+            if topic_id not in self._released:
+                self.topics[topic_id] = found
         return found
 
     def find(self, topic_id: TopicId) -> TopicHistory | None:

@@ -189,6 +189,34 @@ async def test_a_delayed_change_of_a_former_owner_is_refused() -> None:
         assert not first.objects
 
 
+@pytest.mark.parametrize("late", ["enter", "replace", "withdraw", "expire"])
+async def test_a_topic_that_returns_is_read_again_whatever_its_former_tenure_was_still_at(late: str) -> None:
+    """What was under way when it moved made the catalogue know it, without its parts: it stopped when it was back."""
+    async with cluster() as (assignments, b1, b2):
+        await assignments.assign(1, b1)
+        first, second = await open_catalogue(b1.store, b1), await open_catalogue(b2.store, b2)
+        await first.enter(ref(1), 9, 50, [make_part(1, 0, 10)])
+        old = list(first.topics[1].parts)
+        await assignments.assign(1, b2, b1)
+        first.release(1)
+        await second.adopt(1)
+        await second.enter(ref(2), 9, 50, [make_part(1, 10, 20)])
+        attempts: dict[str, Callable[[], Awaitable[object]]] = {
+            "enter": lambda: first.enter(ref(5), 9, 50, [make_part(1, 10, 30)]),
+            "replace": lambda: first.replace(old, ref(6), 9, 60, make_part(1, 0, 10)),
+            "withdraw": lambda: first.withdraw(1, old, 60),
+            "expire": lambda: first.expire(1, 10, 60),
+        }
+        with suppress(NotOwnerError):
+            await attempts[late]()
+        assert not first.topics
+        await assignments.assign(1, b1, b2)
+        second.release(1)
+        await first.adopt(1)
+        assert [record.part.base_offset for record in first.topics[1].parts] == [0, 10]
+        await check_counts(assignments.store, first)
+
+
 async def test_planted_bug_16_is_found() -> None:
     """Without the condition on the assignment, the test above sees two parts at one offset."""
     async with cluster() as (assignments, b1, b2):
