@@ -125,7 +125,8 @@ def delete_topic(
 
     def question() -> str:
         info = run_with_client(lambda client: client.admin.describe_topic(topic), url, context)
-        messages = plural(info.end_offset - info.start_offset, "message")
+        missing = sum(max(0, gap.end - max(gap.start, info.start_offset)) for gap in info.gaps)
+        messages = plural(max(0, info.end_offset - info.start_offset - missing), "message")
         names = ", ".join(info.subscriptions[:5]) + (", ..." if len(info.subscriptions) > 5 else "")
         subscriptions = f" and {plural(len(info.subscriptions), 'subscription')} ({names})" if names else ""
         return f"Delete {topic} with {messages} ({human_bytes(info.stored_bytes)}){subscriptions}?"
@@ -151,6 +152,42 @@ def move_topic(
     from danube.cli._moving import move_topic
 
     move_topic(topic, broker, dry_run, url, context, output)
+
+
+@topics_app.command("forget-gap")
+def forget_gap(
+    topic: TopicArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would happen.")] = False,
+    yes: YesOption = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Have the subscriptions of a topic wait no longer for messages that were lost with a broker.
+
+    It was declared gone (danube cluster forget). After that its messages cannot be given back any more. On a terminal
+    it asks first.
+    """
+    from danube.cli._format import iso_time
+
+    if not dry_run:
+        confirm(yes, lambda: f"Give up what {topic} has lost with a broker, even if its disk returns?")
+    gaps = run_with_client(lambda client: client.admin.forget_gaps(topic, dry_run=dry_run), url, context)
+    rows = [
+        {
+            "topic": gap.topic,
+            "from": gap.start,
+            "to": gap.end,
+            "broker": gap.broker,
+            "since": iso_time(gap.since_us),
+            "by": gap.by or None,
+        }
+        for gap in gaps
+    ]
+    if rows or output is not Output.TABLE:
+        show_rows(rows, ["topic", "from", "to", "broker", "since", "by"], output)
+    else:
+        print(f"no subscription of {topic} waits for messages that were lost")
 
 
 def _row(topic: TopicInfo) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from danube.client._checks import (
 from danube.client._retry import Retry
 from danube.client._tasks import together
 from danube.model import api, history_api
+from danube.model.api import DeclaredGap
 from danube.model.cluster_api import (
     ActivateBroker,
     BackupMetadata,
@@ -41,7 +42,9 @@ from danube.model.cluster_api import (
     ExplainCluster,
     Explained,
     ForgetBroker,
+    ForgetGaps,
     Forgotten,
+    ForgottenGaps,
     GetClusterStatus,
     MoveList,
     MoveRow,
@@ -742,6 +745,22 @@ class Admin:
         """
         request = ForgetBroker(broker, accept_loss)
         return await (self._change if accept_loss else self._read)(ClusterMethod.FORGET, request, Forgotten)
+
+    async def forget_gaps(self, topic: str, *, dry_run: bool = False) -> list[DeclaredGap]:
+        """Have subscriptions of a topic wait no longer for what was lost with a broker; return the gaps.
+
+        After that the messages cannot be given back any more.
+
+        Args:
+            topic: a topic, a partition, or a topic with all its partitions.
+            dry_run: change nothing; return the gaps for which subscriptions wait.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+        """
+        request = ForgetGaps(topic, dry_run)
+        found = await (self._read if dry_run else self._change)(ClusterMethod.FORGET_GAPS, request, ForgottenGaps)
+        return found.gaps
 
     async def balance_cluster(self, *, most_moves: int = 64, dry_run: bool = False) -> BalancePlan:
         """Order topics to move at once until the load of all brokers is even; return the plan.

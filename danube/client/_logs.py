@@ -43,6 +43,7 @@ from danube.model.query_api import (
     TopicNames,
     gaps_of,
     name_matcher,
+    undeclared_of,
 )
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Logs:
             pages[0].sealed_offset,
             last.end_offset,
             parts,
-            gaps_of(parts, low, high),
+            undeclared_of(gaps_of(parts, low, high), last.declared),
             storages,
         )
 

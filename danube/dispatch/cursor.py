@@ -136,9 +136,11 @@ class Cursor:
     Attributes:
         floor: every offset below it is acknowledged. Read-only for other objects.
         generation: number of seeks so far, and of times that it was set back. Read-only for other objects.
+        holes: ranges of the log, in order, of which nobody has the messages now: they count in no backlog, and no
+            cumulative acknowledgement includes them. They are not stored with the cursor.
     """
 
-    __slots__ = ("_acked", "_max_ranges", "floor", "generation")
+    __slots__ = ("_acked", "_max_ranges", "floor", "generation", "holes")
 
     def __init__(
         self,
@@ -159,6 +161,7 @@ class Cursor:
         """
         self.floor = floor
         self.generation = generation
+        self.holes: Sequence[tuple[int, int]] = ()
         self._max_ranges = max_ranges
         self._acked = _Acked(ranges)
         self.floor = self._acked.pop_front(floor)
@@ -217,7 +220,24 @@ class Cursor:
 
     def backlog(self, end: int) -> int:
         """Return the number of unacknowledged messages below ``end``."""
-        return sum(high - low for low, high in self.live(self.floor, end))
+        found = sum(high - low for low, high in self.live(self.floor, end))
+        for start, stop in self.holes:
+            found -= sum(high - low for low, high in self.live(start, min(stop, end)))
+        return found
+
+    def solid(self, start: int, end: int) -> list[int]:
+        """Return ``[start, end)`` without the holes, as a flat list."""
+        flat: list[int] = []
+        for low, high in self.holes:
+            if low >= end:
+                break
+            if high > start:
+                if low > start:
+                    flat += (start, low)
+                start = high
+        if start < end:
+            flat += (start, end)
+        return flat
 
     def seek(self, offset: int) -> None:
         """Move to ``offset``: everything below counts as acknowledged, nothing above. Starts a new generation."""

@@ -51,7 +51,7 @@ def explain(facts: Facts) -> Explanation:
 
 def _reason(facts: Facts) -> tuple[str, str]:
     numbers = facts.description
-    undelivered = max(0, facts.end_offset - numbers.position)
+    undelivered = min(max(0, facts.end_offset - numbers.position), numbers.backlog_messages)  # holes do not count
     if not numbers.consumers and facts.lossy:
         return "no-consumer", f"no consumer is connected; messages are dropped, {numbers.dropped_messages:,} so far"
     if not numbers.consumers:

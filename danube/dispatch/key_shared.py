@@ -276,7 +276,11 @@ class KeySharedMachine(KeyedMachine):
     def seek(self, offset: int, now: float) -> None:
         """Begin again from ``offset``; see :meth:`Machine.seek`."""
         self.cursor.seek(offset)
-        self.position = offset
+        self.rewind(now)
+
+    def rewind(self, now: float) -> None:
+        """Read again all that is not acknowledged; see :meth:`Machine.rewind`."""
+        self.position = self.cursor.floor
         self.settled_itself.clear()
         self._lines.clear()
         self._aside.clear()

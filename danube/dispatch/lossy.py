@@ -150,6 +150,9 @@ class LossyMachine(Machine):
         """Do nothing: there is no log."""
         return []
 
+    def rewind(self, now: float) -> None:
+        """Do nothing: nothing is stored that could be read again."""
+
     def seek(self, offset: int, now: float) -> None:
         """Continue from ``offset``; offered messages below it are ignored."""
         self.cursor.seek(offset)

@@ -259,7 +259,7 @@ class Machine(ABC):
                 " acknowledge messages one by one"
             )
         floor = self.cursor.floor
-        return self.ack([floor, offset + 1] if offset >= floor else [], consumer_id, now)
+        return self.ack(self.cursor.solid(floor, offset + 1), consumer_id, now)
 
     @abstractmethod
     def nack(
@@ -321,6 +321,14 @@ class Machine(ABC):
         than ``dead_letter``.
         """
         return []
+
+    def pass_over(self, end: int) -> None:
+        """Go on at ``end``, or behind it: there is nothing to read before it now, and that stays unacknowledged."""
+        self.position = self.cursor.next_live(max(self.position, end))
+
+    @abstractmethod
+    def rewind(self, now: float) -> None:
+        """Read again all that is not acknowledged: what was passed over is there now. All in flight is dropped."""
 
     @abstractmethod
     def seek(self, offset: int, now: float) -> None:

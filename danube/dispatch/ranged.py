@@ -150,13 +150,17 @@ class RangedMachine(Machine):
     def seek(self, offset: int, now: float) -> None:
         """Start again from ``offset``; see :meth:`Machine.seek`."""
         self.cursor.seek(offset)
+        self.rewind(now)
+
+    def rewind(self, now: float) -> None:
+        """Read again all that is not acknowledged; see :meth:`Machine.rewind`."""
         self._flights.clear()
         self._waiting.clear()
         self._aside.clear()
         self._delayed.clear()
         self.settled_itself.clear()
         self._unacked = 0
-        self.position = offset
+        self.position = self.cursor.floor
 
     # --- failures ----------------------------------------------------------------------------------------------------
 

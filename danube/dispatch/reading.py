@@ -79,6 +79,13 @@ class ReaderMachine(Machine):
                 self._move(ranges[index + 1])
         return []
 
+    def pass_over(self, end: int) -> None:
+        """Go on at ``end``: a reader has nothing to acknowledge."""
+        self._move(max(self.position, end))
+
+    def rewind(self, now: float) -> None:
+        """Do nothing: a reader goes on where it is."""
+
     def seek(self, offset: int, now: float) -> None:
         """Continue from ``offset``."""
         self.cursor.seek(offset)

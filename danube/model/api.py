@@ -54,6 +54,7 @@ __all__ = [
     "CreateNamespace",
     "CreateTopic",
     "Credit",
+    "DeclaredGap",
     "DeleteNamespace",
     "DeleteSubscription",
     "DeleteTopic",
@@ -537,6 +538,21 @@ class ProducerInfo(_Message):
     connected: bool
 
 
+class DeclaredGap(_Message, kw_only=True):
+    """Offsets of a topic or partition without messages, as an operator has declared."""
+
+    topic: str
+    start: int
+    end: int
+    broker: str
+    """The broker that was lost."""
+    since_us: int
+    by: str = ""
+    """The principal who has accepted the loss; empty: not known."""
+    open: bool = True
+    """Subscriptions wait for these messages: they may come back with the disk of the broker."""
+
+
 class TopicInfo(_Message, kw_only=True):
     """State of a topic. Of a partitioned one, the id is 0, and offsets and numbers are sums over its partitions."""
 
@@ -571,6 +587,9 @@ class TopicInfo(_Message, kw_only=True):
     any broker. Else 0."""
     schema_subject: str = ""
     """Subject of the schemas of its messages; empty: none."""
+    gaps: list[DeclaredGap] = []
+    """Offsets that were lost with a broker (``danube cluster forget``), of all partitions. What was filled later is not
+    among them."""
 
 
 class TopicList(_Message):

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from danube.model.api import DeclaredGap
 from danube.model.ids import NO_OWNER_EPOCH, NO_TOPIC, OwnerEpoch, TopicId
 from danube.model.policies import Durability
 
@@ -38,7 +39,9 @@ __all__ = [
     "ExplainCluster",
     "Explained",
     "ForgetBroker",
+    "ForgetGaps",
     "Forgotten",
+    "ForgottenGaps",
     "GetClusterStatus",
     "LostTopic",
     "MetadataMember",
@@ -85,6 +88,7 @@ class ClusterMethod:
     MOVE: Final = "/danube.native.v1.Cluster/Move"
     BALANCE: Final = "/danube.native.v1.Cluster/Balance"
     FORGET: Final = "/danube.native.v1.Cluster/Forget"
+    FORGET_GAPS: Final = "/danube.native.v1.Topics/ForgetGaps"
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -511,6 +515,21 @@ class Forgotten(_Message, kw_only=True):
     """The first :data:`MOST_LOST`."""
     more: int = 0
     """Number of further topics."""
+
+
+class ForgetGaps(_Message):
+    """Asks that subscriptions of a topic no longer wait for what a broker had. Answered with ForgottenGaps."""
+
+    topic: str
+    """A topic, a partition, or a topic with all its partitions."""
+    dry_run: bool = False
+    """Change nothing; say for which offsets subscriptions wait."""
+
+
+class ForgottenGaps(_Message):
+    """Answer to ForgetGaps."""
+
+    gaps: list[DeclaredGap]
 
 
 # --- Backups ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from danube.model.batch import count_records
 from danube.model.errors import InvalidArgumentError
 from danube.model.ids import Offset, OwnerEpoch, TopicId
 from danube.model.policies import Durability
+from danube.model.ranges import RangeSet
 
 __all__ = [
     "FindOffset",
@@ -39,6 +40,7 @@ __all__ = [
     "RawBatch",
     "TopicNames",
     "gaps_of",
+    "undeclared_of",
     "name_matcher",
 ]
 
@@ -178,6 +180,8 @@ class LogPartsPage(_Message):
     """There are more: ask again from the end of the last one."""
     storages: dict[str, str]
     """URLs (as ``LogState.storage_url``) of the storages by name."""
+    declared: list[tuple[Offset, Offset]] = []
+    """Ranges without messages that an operator has declared: see ``danube cluster forget``."""
 
 
 class LogParts(msgspec.Struct, frozen=True):
@@ -197,8 +201,8 @@ class LogParts(msgspec.Struct, frozen=True):
     end_offset: Offset
     parts: list[LogPart]
     gaps: list[tuple[Offset, Offset]]
-    """Ranges within ``[start, end)`` that no part holds: lost by a power failure of a topic that does not require
-    syncs, or lost by damage."""
+    """Ranges within ``[start, end)`` that no part holds, and that are not declared as lost with a broker: lost by a
+    power failure of a topic that does not require syncs, or lost by damage."""
     storages: dict[str, str]
     """URLs of the storages by name, without secrets."""
 
@@ -244,6 +248,14 @@ class RawBatch(NamedTuple):
 
 
 # --- Rules shared by brokers and buckets -----------------------------------------------------------------------------
+
+
+def undeclared_of(
+    gaps: Sequence[tuple[Offset, Offset]], declared: Sequence[tuple[Offset, Offset]]
+) -> list[tuple[Offset, Offset]]:
+    """Return what is missing in a log and was not declared."""
+    known = RangeSet(declared)
+    return [(Offset(low), Offset(high)) for gap in gaps for low, high in known.gaps(*gap)]
 
 
 def gaps_of(parts: Sequence[LogPart], start: Offset, end: Offset) -> list[tuple[Offset, Offset]]:

@@ -143,6 +143,12 @@ async def forget_broker(call: ApiCall) -> Any:
     return await call.native(ClusterMethod.FORGET, as_native(call.body, cluster_api.ForgetBroker))
 
 
+async def forget_gap(call: ApiCall) -> Any:
+    """Acknowledge the declared gaps of a topic."""
+    request = as_native(call.body, cluster_api.ForgetGaps, topic=call.topic)
+    return await call.native(ClusterMethod.FORGET_GAPS, request)
+
+
 async def move_topic(call: ApiCall) -> Any:
     """Order a topic to move."""
     request = as_native(call.body, cluster_api.MoveTopic, topic=call.topic)
@@ -434,6 +440,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
             explain_cluster,
             drain_broker,
             forget_broker,
+            forget_gap,
             activate_broker,
             balance_cluster,
             move_topic,

@@ -61,6 +61,16 @@ MOVING_ROUTES: Final = (
     ),
     Route(
         "POST",
+        f"{TOPIC}:forget-gap",
+        "forget_gap",
+        "Have subscriptions wait no longer for what was lost with a broker; or (with dry_run) show it.",
+        (ClusterMethod.FORGET_GAPS,),
+        body=without(cluster_api.ForgetGaps, "topic"),
+        optional_body=True,
+        answer=twin(cluster_api.ForgottenGaps),
+    ),
+    Route(
+        "POST",
         f"{TOPIC}:unload",
         "unload_topic",
         "Disconnect all clients from a topic, and move its messages to its storage.",

@@ -45,6 +45,7 @@ BODIES: dict[str, Any] = {
     "search_messages": {"filter": "x"},
     "drain_broker": {"broker": "b1", "dry_run": True},
     "forget_broker": {"broker": "b1"},
+    "forget_gap": {"dry_run": True},
     "activate_broker": {"broker": "b1"},
     "move_topic": {"broker": "b1"},
 }

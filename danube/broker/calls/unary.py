@@ -72,6 +72,9 @@ def unary_calls(operations: Operations) -> Service:
     async def forget(request: cluster_api.ForgetBroker) -> cluster_api.Forgotten:
         return await operations.forgetting.forget(request)
 
+    async def forget_gaps(request: cluster_api.ForgetGaps) -> cluster_api.ForgottenGaps:
+        return await operations.forgetting.forget_gaps(request)
+
     async def balance(request: cluster_api.BalanceCluster) -> cluster_api.BalancePlan:
         return await operations.moves.balance(request)
 
@@ -138,6 +141,7 @@ def unary_calls(operations: Operations) -> Service:
         (ClusterMethod.ACTIVATE, activate, cluster_api.ActivateBroker),
         (ClusterMethod.MOVE, move, cluster_api.MoveTopic),
         (ClusterMethod.FORGET, forget, cluster_api.ForgetBroker),
+        (ClusterMethod.FORGET_GAPS, forget_gaps, cluster_api.ForgetGaps),
         (ClusterMethod.BALANCE, balance, cluster_api.BalanceCluster),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),
     ]

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from danube.cluster.gaps import GAPS, GapRecord, gap_name, topic_gaps, topic_of_gap
+from danube.cluster.gaps import GAPS, GapRecord, GapState, gap_name, topic_gaps, topic_of_gap
+from danube.cluster.records import broker_name
 from danube.metadata import Condition, Delete, Put
+from danube.model import api
 from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from danube.metadata import MetadataStore, RowChange, Table
 
-__all__ = ["GapBook"]
+__all__ = ["GapBook", "shown_gap"]
 
 _encode = msgspec.msgpack.encode
 
@@ -102,6 +104,20 @@ class GapBook:
             rows, _ = await self._store.list(topic_gaps(topic_id))
             if rows:
                 await self._store.transact([], [Delete(row.key) for row in rows])
+
+
+def shown_gap(topic: str, gap: GapRecord) -> api.DeclaredGap:
+    """Return a gap in the form of the API; a filled one is what was never used of it."""
+    start = gap.filled_end if gap.state is GapState.FILLED else gap.start
+    return api.DeclaredGap(
+        topic=topic,
+        start=start,
+        end=gap.end,
+        broker=broker_name(gap.broker),
+        since_us=int(gap.since_s * 1e6),
+        by=gap.by,
+        open=gap.state is GapState.OPEN,
+    )
 
 
 def _ignore(topic_id: TopicId) -> None:

@@ -327,7 +327,8 @@ class Subscription(Pump):
         """Settle all messages below an offset, delivered or not: they have outlived the topic's ``message_ttl_s``."""
         floor = self.cursor.floor
         if offset > floor:
-            self._count_expired(self.settle([floor, offset]))
+            self._count_expired(self.settle(self.cursor.solid(floor, offset)))
+            self.settle([floor, offset])  # what is missing there has outlived it, too
 
     def _count_expired(self, settled: Sequence[int]) -> None:
         self.expired_messages += sum(settled[1::2]) - sum(settled[::2])
@@ -436,7 +437,31 @@ class Subscription(Pump):
             self.dead_letters.look()
 
     def _skip(self, ranges: Sequence[int]) -> None:
-        self.settle(ranges)
+        if not self.cursor.holes:
+            self.settle(ranges)
+            return
+        kept_from = self.topic.start_offset  # retention has given up what is missing below it
+        for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+            below = min(max(start, kept_from), end)
+            self.settle([*([start, below] if start < below else []), *self.cursor.solid(below, end)])
+            if self.machine.position < end:
+                self.machine.pass_over(end)
+
+    def holes_changed(self, holes: Sequence[tuple[int, int]], settled: Sequence[int], filled: bool) -> None:
+        """Act on a change of the declared gaps of the topic.
+
+        Args:
+            holes: those for which subscriptions wait, from now on.
+            settled: flat ranges that hold nothing, or whose loss an operator has accepted: they count as acknowledged.
+            filled: whether there are messages now where none were.
+        """
+        self.cursor.holes = holes
+        if settled:
+            self.settle(settled)
+        if filled and not self.moving:
+            self._ahead.clear()
+            self.machine.rewind(trio.current_time())
+        self.pump()
 
     def _span(self, batch: StoredBatch, now: float) -> Span | None:
         header = batch.header

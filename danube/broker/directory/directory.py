@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from danube.broker.durability.level import Level
     from danube.broker.runtime.runtime import Runtime
     from danube.broker.schemas.service import SchemaService
+    from danube.cluster.gaps import GapRecord
     from danube.cluster.records import BrokerRecord
     from danube.history import History
 
@@ -104,10 +105,20 @@ class Directory:
         self._deleting = NamedLocks()
         self.membership = catalogue.membership
         self.following = Following(self)
+        catalogue.gaps.on_change = self._gaps_changed
         runtime.namespace_rates.rate_of = catalogue.publish_quota
         runtime.namespace_deliveries.rate_of = catalogue.dispatch_quota
         runtime.namespace_spaces.limit_of = catalogue.space_quota
         runtime.namespace_connections.limit_of = catalogue.connections_quota
+
+    def gaps_of(self, topic_id: TopicId) -> Sequence[GapRecord]:
+        """Return the declared gaps of a topic or partition, in order."""
+        return self.catalogue.gaps.of(topic_id)
+
+    def _gaps_changed(self, topic_id: TopicId) -> None:
+        topic = self._by_id.get(topic_id)
+        if topic is not None:
+            topic.gaps_changed()
 
     def level(self, record: TopicRecord) -> Level:
         """Return the level of a topic, by its durability."""

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from danube.broker.catalogue.gap_book import shown_gap
 from danube.broker.security.caller import caller_name
-from danube.cluster.gaps import DEFAULT_RESERVE, GAPS, GapRecord, gap_name
+from danube.cluster.gaps import DEFAULT_RESERVE, GAPS, GapRecord, GapState, gap_name
 from danube.cluster.group_memory import MEMBERS, MemberRecord, is_member_name
 from danube.cluster.placement import Placement
 from danube.cluster.records import (
@@ -39,7 +40,7 @@ from danube.history.sealed_end import Sealed, sealed_range
 from danube.metadata import Condition, Put
 from danube.metadata.table import decode_record
 from danube.model import Durability
-from danube.model.cluster_api import MOST_LOST, ForgetBroker, Forgotten, LostTopic
+from danube.model.cluster_api import MOST_LOST, ForgetBroker, ForgetGaps, Forgotten, ForgottenGaps, LostTopic
 from danube.model.errors import (
     DanubeError,
     FailedPreconditionError,
@@ -323,3 +324,42 @@ class ForgetOperations:
             topics=rows[:MOST_LOST],
             more=max(0, len(rows) - MOST_LOST),
         )
+
+    # --- Gaps ---
+
+    async def forget_gaps(self, request: ForgetGaps) -> ForgottenGaps:
+        """Have subscriptions wait no longer for what was lost; the owners see the rows, and tell the subscriptions.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            MetadataConflictError: a gap was filled meanwhile.
+            UnavailableError: the metadata do not answer.
+        """
+        catalogue = self._directory.catalogue
+        await self._directory.refresh(request.topic)
+        record = catalogue.find(request.topic)
+        named = (
+            members(request.topic, record)
+            if record is not None
+            else [(request.topic, TopicId(catalogue.locate(request.topic)[1]))]
+        )
+        await catalogue.gaps.refresh()
+        found = []
+        for name, topic_id in named:
+            for gap in catalogue.gaps.of(topic_id):
+                if gap.state is not GapState.OPEN:
+                    continue
+                if not request.dry_run:
+                    forgotten = msgspec.structs.replace(gap, state=GapState.FORGOTTEN)
+                    await catalogue.gaps.settle(topic_id, forgotten, self._membership.session())
+                    _log.warning(
+                        "topic %r: offsets [%d, %d), which were lost with broker %s, are given up, as %s asked",
+                        name,
+                        gap.start,
+                        gap.end,
+                        broker_name(gap.broker),
+                        caller_name() or "an operator",
+                        extra=log_event("topic.gap_forgotten", topic=name),
+                    )
+                found.append(shown_gap(name, gap))
+        return ForgottenGaps(found)

@@ -174,6 +174,7 @@ class LogOperations:
             [self._part(record) for record in found],
             more,
             {name: self._url(name) for name in sorted({record.storage for record in found})},
+            [(gap.start, gap.end) for gap in topic.gaps],
         )
 
     def _part(self, record: PartRecord) -> query_api.LogPart:

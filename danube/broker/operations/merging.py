@@ -43,6 +43,7 @@ def merge_topics(name: str, record: TopicRecord, rows: Sequence[api.TopicInfo]) 
         parts=sum(row.parts for row in rows),
         objects=sum(row.objects for row in rows),
         readers=sum(row.readers for row in rows),
+        gaps=[gap for row in rows for gap in row.gaps],
     )
 
 

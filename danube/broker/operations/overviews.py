@@ -165,7 +165,8 @@ class OverviewOperations:
     def _oldest_age_s(self, topic: Topic, subscription: Subscription) -> float:
         if topic.lossy:
             return UNKNOWN_AGE
-        offset = Offset(max(subscription.cursor.floor, topic.start_offset))
+        low = max(subscription.cursor.floor, topic.start_offset)
+        offset = Offset((subscription.cursor.solid(low, topic.end_offset) or [low])[0])
         then_us = 0
         if offset < topic.log.journal_start:
             sealed = self._directory.history.catalogue.find(topic.topic_id)

@@ -38,17 +38,24 @@ def plan_of(topic: str, cursor: Cursor, target: int, start_offset: Offset, end_o
         start_offset, end_offset: of the log.
     """
     floor = max(cursor.floor, start_offset)
-    skipped = sum(high - low for low, high in cursor.live(floor, min(target, end_offset)))
-    left = sum(high - low for low, high in cursor.live(max(floor, target), end_offset))
+    skipped = _messages(cursor, floor, min(target, end_offset))
+    left = _messages(cursor, max(floor, target), end_offset)
+    solid = cursor.solid(target, end_offset)
     return SeekPlan(
         topic=topic,
         floor=Offset(floor),
         target=Offset(target),
         end_offset=Offset(end_offset),
         skipped_messages=skipped,
-        repeated_messages=max(0, end_offset - target) - left,
+        repeated_messages=sum(solid[1::2]) - sum(solid[::2]) - left,
         generation=cursor.generation,
     )
+
+
+def _messages(cursor: Cursor, low: int, high: int) -> int:
+    """Return how many unacknowledged messages there are in ``[low, high)``, without those that are missing."""
+    solid = cursor.solid(low, high)
+    return sum(b - a for start, end in zip(solid[::2], solid[1::2], strict=True) for a, b in cursor.live(start, end))
 
 
 def unacked_below(cursor: Cursor, below: int, start_offset: Offset, end_offset: Offset) -> tuple[list[int], int]:
@@ -65,5 +72,5 @@ def unacked_below(cursor: Cursor, below: int, start_offset: Offset, end_offset: 
     end = min(below, end_offset)
     if end <= cursor.floor:
         return [], 0
-    stored = sum(high - low for low, high in cursor.live(max(cursor.floor, start_offset), end))
+    stored = _messages(cursor, max(cursor.floor, start_offset), end)
     return [cursor.floor, end], stored

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from danube.broker.catalogue.gap_book import shown_gap
 from danube.broker.directory.directory import names_behind
 from danube.broker.directory.policies import bind_subject, change_quota
 from danube.broker.operations.across import Across
@@ -178,6 +179,7 @@ class TopicOperations:
             objects=objects,
             readers=sum(len(topic.readers) for topic in topics),
             schema_subject=first.schema_subject,
+            gaps=[shown_gap(topic.name, gap) for topic in topics for gap in topic.gaps],
         )
 
     def names_with_subject(self, *subjects: str) -> Iterator[str]:

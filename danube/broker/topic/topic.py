@@ -25,6 +25,7 @@ from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.broker.runtime.token_bucket import SharedBucket
 from danube.broker.security.caller import require_dead_letters
 from danube.broker.topic.recovered import TopicSnapshot, new_cursor
+from danube.cluster.gaps import GapState, open_ranges
 from danube.dispatch import Cursor, ReaderMachine, make_subscription
 from danube.log import (
     Entry,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from danube.broker.delivery.forwarding import ForwardedTopic
     from danube.broker.runtime.runtime import Runtime
     from danube.broker.runtime.subjects import SubjectSchemas
+    from danube.cluster.gaps import GapRecord
     from danube.history import RemoteJournal
     from danube.model.records import SubscriptionRecord, TopicRecord
 
@@ -71,6 +73,10 @@ class Home(Protocol):
 
     def planned_for(self, name: str, topic_id: TopicId, subscription: str) -> Mapping[str, Any]:
         """Return the policy changes that were planned for a subscription that does not exist yet."""
+        ...
+
+    def gaps_of(self, topic_id: TopicId) -> Sequence[GapRecord]:
+        """Return the declared gaps of a topic or partition, in order."""
         ...
 
     async def dead_letter_topics(self, source: Topic, name: str) -> Sequence[Topic | ForwardedTopic]:
@@ -171,6 +177,7 @@ class Topic:
         """The move that has brought it to this broker, if the journal has to tell; 0: none."""
         self.move_epoch = 0
         """The epoch of that move."""
+        self._gap_states = {gap.start: gap.state for gap in self.gaps}
         self._frozen: trio.Event | None = None
         self.failure: DanubeError | None = None
         """Set when stored data is damaged: the topic stops with this error."""
@@ -553,10 +560,31 @@ class Topic:
         self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor, policy: SubscriptionPolicy
     ) -> Subscription:
         """Register a subscription."""
+        cursor.holes = open_ranges(self.gaps)
         machine = make_subscription(kind, cursor, self._runtime.limits, policy, lossy=self.lossy)
         subscription = Subscription(self._runtime, self, name, subscription_id, kind, cursor, machine)
         self.subscriptions[name] = subscription
         return subscription
+
+    @property
+    def gaps(self) -> Sequence[GapRecord]:
+        """The declared gaps in its offsets, in order."""
+        return self._home.gaps_of(self.topic_id)
+
+    def gaps_changed(self) -> None:
+        """Tell the subscriptions that a declared gap was filled or forgotten, or is new."""
+        gaps, known = self.gaps, self._gap_states
+        self._gap_states = {gap.start: gap.state for gap in gaps}
+        changed = [gap for gap in gaps if gap.state is not known.get(gap.start, gap.state)]
+        settled: list[int] = []
+        for gap in changed:
+            if gap.state is GapState.FORGOTTEN:
+                settled += (gap.start, gap.end)
+            elif gap.state is GapState.FILLED and gap.filled_end < gap.end:
+                settled += (gap.filled_end, gap.end)
+        filled = any(gap.state is GapState.FILLED and gap.filled_end > gap.start for gap in changed)
+        for subscription in self.subscriptions.values():
+            subscription.holes_changed(open_ranges(gaps), settled, filled)
 
     async def delete_subscription(self, name: str) -> None:
         """Delete a subscription and disconnect its consumers. Cancellation stops the waiting, not the deletion.

@@ -42,6 +42,7 @@ from danube.client.sync._messages import Message, message_of
 from danube.client.sync._reading import LogReadingCore
 from danube.client.sync._receiver import ReceiverCore
 from danube.model import api, history_api, schema_api, security_api, stage_api
+from danube.model.api import DeclaredGap
 from danube.model.batch import Record, SchemaRef
 from danube.model.cluster_api import BalancePlan, BrokerDrain, ClusterStatus, Explained, Forgotten, MoveRow, Upgraded
 from danube.model.connection_api import ConnectionInfo
@@ -939,6 +940,20 @@ class Admin(Handle[_admin.Admin]):
             FailedPreconditionError: it runs, or it is the broker that answers, or no broker can take its topics.
         """
         return self._loop.run(self._inner.forget_broker, broker, accept_loss=accept_loss)
+
+    def forget_gaps(self, topic: str, *, dry_run: bool = False) -> list[DeclaredGap]:
+        """Have subscriptions of a topic wait no longer for what was lost with a broker; return the gaps.
+
+        After that the messages cannot be given back any more.
+
+        Args:
+            topic: a topic, a partition, or a topic with all its partitions.
+            dry_run: change nothing; return the gaps for which subscriptions wait.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+        """
+        return self._loop.run(self._inner.forget_gaps, topic, dry_run=dry_run)
 
     def balance_cluster(self, *, most_moves: int = 64, dry_run: bool = False) -> BalancePlan:
         """Order topics to move at once until the load of all brokers is even; return the plan.

@@ -204,3 +204,73 @@ async def test_history_in_a_storage_of_its_own_is_lost(tmp_path: Path) -> None:
         await client.admin.delete_topic(topic)
         gaps = [key for key, gap in world.machines[0].broker.directory.catalogue.tables.gaps.values.items() if gap]
         assert len(gaps) == len(told.topics) - 1
+
+
+class Taker:
+    """Takes messages of a subscription, and acknowledges them."""
+
+    def __init__(self, client: Client, topic: str, **options: Any) -> None:
+        self._client, self._topic, self._options = client, topic, options
+
+    async def take(self, count: int) -> list[bytes]:
+        found = []
+        async with self._client.consumer(self._topic, subscription="s", start="earliest", **self._options) as consumer:
+            for _ in range(count):
+                message = await consumer.receive()
+                found.append(message.payload)
+                await message.ack()
+            with trio.move_on_after(1):
+                raise AssertionError(f"{await consumer.receive()} was not expected")
+        return found
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
+async def test_subscriptions_wait_for_a_gap_until_it_is_forgotten(tmp_path: Path, kind: str) -> None:
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        await publish(client, topic, b"a", b"b")
+        taker = Taker(client, topic, type=kind)
+        assert await taker.take(2) == [b"a", b"b"]
+        await client.admin.seal_topic(topic)
+        await publish(client, topic, b"lost")
+        name = await lose(world, victim)
+        end = next(each.gap_end for each in (await forget(client, name)).topics if each.topic == topic)
+        await wait_until(lambda: served_by(world, topic) is not None)
+        await publish(client, topic, b"c", b"d")
+        # What was acknowledged since it was sealed is not known.
+        assert await taker.take(4) == [b"a", b"b", b"c", b"d"]
+        heir = served_by(world, topic)
+        assert heir is not None
+
+        async def check(floor: int) -> None:
+            await wait_until(lambda: served_by(world, topic) is not None)
+            (served,) = [each for each in heir.broker.directory.topics() if each.name == topic]
+            subscription = served.subscriptions["s"]
+            await wait_until(lambda: subscription.cursor.floor == floor)
+            (row,) = [each for each in await client.admin.list_subscriptions(topic) if each.subscription == "s"]
+            assert row.backlog_messages == 0
+            assert subscription.machine.explain(trio.current_time(), served.end_offset).state in (
+                "caught-up",
+                "no-consumer",
+            )
+
+        await check(2)
+        info = await client.admin.describe_topic(topic)
+        assert [(each.start, each.end, each.broker, each.open) for each in info.gaps] == [(2, end, name, True)]
+        await heir.kill()
+        await heir.start()
+        await check(2)
+        await publish(client, topic, b"e")
+        assert await taker.take(1) == [b"e"]
+        await check(2)
+        assert [each.end for each in await client.admin.forget_gaps(topic, dry_run=True)] == [end]
+        await check(2)
+        assert [each.end for each in await client.admin.forget_gaps(topic)] == [end]
+        await check(end + 3)
+        assert await client.admin.forget_gaps(topic) == []
+        info = await client.admin.describe_topic(topic)
+        assert [each.open for each in info.gaps] == [False]
+        await heir.kill()
+        await heir.start()
+        await check(end + 3)
