@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
 import trio
 
+from danube.cluster.ordering import order_move
+from danube.cluster.records import ASSIGNMENTS
+from danube.metadata import MetadataStore, Put
+from danube.model import Durability
+from danube.model.errors import DanubeError, UnavailableError
+from danube.model.ids import TopicId
+from danube.model.limits import KIB
+from danube.testing.simulation import World, draw_plan
 from danube.testing.simulation._scheduler import MACHINE, run_seeded
 from danube.testing.simulation.ambushes import Ambush
+from danube.testing.simulation.node import BrokerNode
+from danube.testing.simulation.plan import CLUSTER
+from danube.testing.simulation.trace import Trace
+from danube.testing.simulation.world import directory_of
+
+pytestmark = pytest.mark.timeout(300)
 
 
 class Procedure:
@@ -59,3 +81,265 @@ def test_an_ambush_strikes_at_each_step_of_a_procedure_and_at_no_other() -> None
             if is_sprung:
                 struck.append(done)
         assert struck == expected
+
+
+# --- Directed worlds
+
+
+TOPIC = "/default/moving"
+
+
+class Moving:
+    """A cluster of three brokers without faults; one topic is published to all the time."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.acknowledged: dict[int, bytes] = {}
+        self._publishing = trio.CancelScope()
+
+    @property
+    def topic_id(self) -> TopicId:
+        return directory_of(self.world._ready()[0]).catalogue.locate(TOPIC)[1]
+
+    async def create(self, durability: Durability, home: BrokerNode) -> None:
+        """Create the topic, and have it on this machine."""
+        async with self.world._client("admin", CLUSTER) as client:
+            await client.admin.create_topic(TOPIC, durability=durability)
+        await self.served()
+        if self.owner() is not home:
+            await self.move(home)
+
+    async def publish(self) -> None:
+        """Task: publish one message after the other, until :meth:`check`."""
+        with self._publishing:
+            async with self.world._client("p", CLUSTER) as client, client.producer(TOPIC, name="p") as producer:
+                for number in count():
+                    payload = b"%d" % number
+                    receipt = await producer.send(payload)
+                    self.acknowledged[receipt.offset] = payload
+                    await trio.sleep(0.005)
+
+    def owner(self) -> BrokerNode | None:
+        """Return the machine that serves the topic, if just one does."""
+        found = [
+            node
+            for node in self.world._ready()
+            if TOPIC in {each.name for each in directory_of(node).topics() if not each.is_frozen}
+        ]
+        return found[0] if len(found) == 1 else None
+
+    async def served(self) -> BrokerNode:
+        """Wait until the topic is served, and no move is ordered."""
+        with trio.fail_after(60):
+            while True:
+                node = self.owner()
+                orders = [dict(directory_of(each).membership.moves.values) for each in self.world._ready()]
+                if node is not None and not any(orders) and len(orders) == 3:
+                    return node
+                await trio.sleep(0.05)
+
+    async def order(self, target: BrokerNode) -> None:
+        """Order a move, from the target."""
+        directory = directory_of(target)
+        membership = directory.membership
+        store = directory.catalogue.store
+        await order_move(store, membership, self.topic_id, membership.me, random=Random(7))
+
+    async def move(self, target: BrokerNode) -> None:
+        """Move the topic, and wait until that is over."""
+        await self.order(target)
+        await self.arrived(target)
+        assert await self.served() is target
+
+    async def arrived(self, target: BrokerNode) -> None:
+        """Wait until a machine, and no other one, serves the topic."""
+        with trio.fail_after(60):
+            while self.owner() is not target:  # noqa: ASYNC110 - in virtual time
+                await trio.sleep(0.001)
+
+    def other(self, *nodes: BrokerNode) -> BrokerNode:
+        return next(node for node in self.world.serving if node not in nodes)
+
+    async def restarted(self, node: BrokerNode, *, power_loss: bool = True) -> None:
+        """Kill a broker, or cut its power, and wait until it is ready again."""
+        self.world.crash(node, power_loss=power_loss)
+        await trio.sleep(0.1)
+        with trio.fail_after(60):
+            await node.ready.wait()
+
+    async def check(self) -> None:
+        """Compare what is stored with what was acknowledged: everything once, at its offset, and nothing between."""
+        self._publishing.cancel()
+        async with self.world._client("auditor", CLUSTER) as client:
+            end = max(self.acknowledged) + 1
+            async with client.reader(TOPIC, start="earliest") as reader:
+                with trio.fail_after(60):
+                    messages = [await reader.receive() for _ in range(end)]
+            found = {message.offset: message.payload for message in messages}
+        assert [int(payload) for payload in found.values()] == list(range(end))
+        assert {offset: found[offset] for offset in self.acknowledged} == self.acknowledged
+
+
+def simulate(work: Callable[[Moving, trio.Nursery], Awaitable[None]], **limits: Any) -> None:
+    """Run ``work`` in a cluster whose brokers keep the metadata themselves, and share a bucket."""
+    plan = next(
+        plan
+        for plan in (draw_plan(seed, kind="cluster") for seed in count())
+        if plan.keeps_metadata and len(plan.configs) == 3 and "shared=true" in str(plan.configs["h1"].storage)
+    )
+    configs = {
+        home: msgspec.structs.replace(config, limits=msgspec.structs.replace(config.limits, **limits))
+        for home, config in plan.configs.items()
+    }
+    plan = plan._replace(configs=configs, topics=[], restarts_s=(0.0,))
+
+    async def main() -> None:
+        world = World(plan, Trace())
+        async with world.machines():
+            await world._formed()
+            with trio.fail_after(1_000):
+                async with trio.open_nursery() as nursery:
+                    await work(Moving(world), nursery)
+        assert world.history.violations == []
+
+    run_seeded(main, 1)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "cut_s"),
+    [
+        (0.0, 0.0),
+        (2.0, 0.0),
+        pytest.param(0.3, 0.0, marks=pytest.mark.extended),
+        pytest.param(0.3, 4.0, marks=pytest.mark.extended),
+    ],
+)
+def test_a_switch_whose_answer_is_lost_may_still_be_on_its_way(late_s: float, cut_s: float) -> None:
+    """The source withdraws the order before it decides: reading the assignment would not tell."""
+
+    async def work(moving: Moving, nursery: trio.Nursery) -> None:
+        source, target, bystander = moving.world.serving
+        await moving.create(Durability.DISK, source)
+        nursery.start_soon(moving.publish)
+        await trio.sleep(0.5)
+        store = directory_of(source).catalogue.store
+        transact, switches = store.transact, 0
+
+        async def arrive(conditions: Any, operations: Any) -> None:
+            await trio.sleep(late_s)
+            with suppress(DanubeError):
+                await transact(conditions, operations)
+
+        async def lose(conditions: Any, operations: Any) -> Any:
+            nonlocal switches
+            if not any(isinstance(each, Put) and each.key.startswith(ASSIGNMENTS) for each in operations):
+                return await transact(conditions, operations)
+            switches += 1
+            nursery.start_soon(arrive, conditions, operations)
+            await trio.sleep(0.2)
+            if cut_s:
+                for other in (target, bystander):
+                    moving.world.network.set_cut(source.name, other.name, cut=True)
+            raise UnavailableError("the answer was lost")
+
+        store.transact = lose  # type: ignore[method-assign]
+        await moving.order(target)
+        await trio.sleep(cut_s or 0.5)
+        for other in (target, bystander):
+            moving.world.network.set_cut(source.name, other.name, cut=False)
+        await trio.sleep(8.0)
+        assert switches == 1
+        owner = await moving.served()
+        assert owner is (target if late_s < 0.2 else source) or (cut_s and owner is target)
+        sent = len(moving.acknowledged)
+        await trio.sleep(1.0)
+        assert len(moving.acknowledged) > sent
+        await moving.check()
+
+    simulate(work)
+
+
+@pytest.mark.parametrize(
+    ("durability", "dies"),
+    [
+        (Durability.DISK, "before the tombstone"),
+        (Durability.OS, "when it is back"),
+        pytest.param(Durability.DISK, "after the tombstone", marks=pytest.mark.extended),
+        pytest.param(Durability.OS, "always", marks=pytest.mark.extended),
+    ],
+)
+def test_a_topic_that_returns_has_only_what_returned_with_it(durability: Durability, dies: str) -> None:
+    """The journal of the first owner holds two tenures: the batches of the first one are void, whatever was synced."""
+
+    async def work(moving: Moving, nursery: trio.Nursery) -> None:
+        source, target, _ = moving.world.serving
+        await moving.create(durability, source)
+        nursery.start_soon(moving.publish)
+        for _ in range(2):
+            await trio.sleep(0.5)
+            if dies in ("before the tombstone", "always"):
+                source.disk.sync_delay_s = 1.0
+            await moving.order(target)
+            await moving.arrived(target)
+            if dies in ("before the tombstone", "always"):
+                await moving.restarted(source)
+                source.disk.sync_delay_s = 0.002
+            await moving.served()
+            await trio.sleep(0.5)
+            if dies in ("after the tombstone", "always"):
+                await moving.restarted(source)
+            await moving.served()
+            await moving.move(source)
+            if dies in ("when it is back", "always"):
+                await moving.restarted(source, power_loss=durability is Durability.DISK)
+                await moving.served()
+        await trio.sleep(0.5)
+        await moving.restarted(source, power_loss=False)
+        await moving.restarted(target, power_loss=False)
+        assert await moving.served() is source
+        await moving.check()
+
+    simulate(work)
+
+
+def test_segments_are_sealed_merged_and_deleted_while_their_topic_moves() -> None:
+    """What the former owner enters too late becomes garbage; the topic keeps all of its own, also when it returns."""
+
+    async def work(moving: Moving, nursery: trio.Nursery) -> None:
+        source, target, other = moving.world.serving
+        await moving.create(Durability.DISK, source)
+        nursery.start_soon(moving.publish)
+        keeping = [trio.CancelScope() for _ in moving.world.serving]
+        for node, scope in zip(moving.world.serving, keeping, strict=True):
+            nursery.start_soon(keep_house, node, scope)
+        listed = set[str]()
+        for owner in (target, source, other, source):
+            await trio.sleep(1.5)
+            listed |= {item.key for item in (await store_of(owner).list("/garbage"))[0]}
+            await moving.move(owner)
+        assert listed, "nothing was garbage, so this says nothing"
+        await trio.sleep(0.5)
+        for scope in keeping:
+            scope.cancel()
+        await moving.check()
+        await trio.sleep(80.0)  # readers that have begun are given a minute
+        with suppress(DanubeError):
+            await directory_of(source).history.keep()
+        garbage = {item.key for item in (await store_of(source).list("/garbage"))[0]}
+        assert not garbage & listed
+        await moving.check()
+
+    simulate(work, segment_max_age_s=0.3, segment_merge_parts=2, segment_bytes=64 * KIB)
+
+
+def store_of(node: BrokerNode) -> MetadataStore:
+    return directory_of(node).catalogue.store
+
+
+async def keep_house(node: BrokerNode, scope: trio.CancelScope) -> None:
+    """Task: let a broker merge and collect garbage all the time, until cancelled."""
+    with scope:
+        while True:
+            with suppress(DanubeError):
+                await directory_of(node).history.keep()
+            await trio.sleep(0.2)
