@@ -19,6 +19,7 @@ from danube.dispatch.cursor import (
     encode_entry,
 )
 from danube.dispatch.exclusive import ExclusiveMachine
+from danube.dispatch.failures import MOST_PAST, PastDelivery
 from danube.dispatch.key_shared import KeySharedMachine
 from danube.dispatch.lossy import LossyMachine
 from danube.dispatch.machine import Machine
@@ -38,6 +39,8 @@ from danube.model.limits import Limits
 from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 __all__ = [
+    "MOST_PAST",
+    "PastDelivery",
     # Machines
     "Machine",
     "make_subscription",

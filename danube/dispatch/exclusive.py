@@ -104,6 +104,7 @@ class ExclusiveMachine(RangedMachine):
             if span.due > now:
                 self._delay(span)
                 return out
+            end = self._recalled.before(end)
             ranges: list[int] = []
             messages = 0
             for low, high in self.cursor.live(self.position, end):

@@ -11,11 +11,18 @@ whether a delivery may be a repeat, ``failures`` decides about pauses and poison
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from danube.model.policies import SubscriptionPolicy
 
-__all__ = ["FIRST", "NACKED", "TIMED_OUT", "DeliveryHistory", "retry_at"]
+__all__ = ["FIRST", "MOST_PAST", "NACKED", "TIMED_OUT", "DeliveryHistory", "PastDelivery", "Recalled", "retry_at"]
+
+MOST_PAST: Final = 10_000
+"""Most ranges of messages that were delivered before, of all subscriptions of a topic, whose history moves with it to
+another broker: about 300 KB. What is beyond, the highest offsets of each subscription, is delivered as if for the first
+time."""
 
 NACKED: Final = "nack"
 """Reason of a nack without one."""
@@ -43,6 +50,55 @@ class DeliveryHistory(NamedTuple):
 
 FIRST: Final = DeliveryHistory(1, 0, "")
 """The history of a message at its first delivery."""
+
+
+class PastDelivery(NamedTuple):
+    """What a machine knows of messages that were delivered before, for a machine on another broker."""
+
+    start: int
+    end: int
+    attempt: int
+    """The number of the delivery that is under way, or else of the next one."""
+    failures: int
+    reason: str
+    ago_s: float
+    """How long ago they were returned."""
+    delay_s: float | None
+    """The requested pause since then; None: the policy's."""
+
+    @property
+    def history(self) -> DeliveryHistory:
+        """Its delivery history."""
+        return DeliveryHistory(self.attempt, self.failures, self.reason)
+
+
+class Recalled:
+    """Past deliveries that were taken over from another machine, until the messages are reached.
+
+    Attributes:
+        items: disjoint, in the order of their offsets; in each ``ago_s`` is the time when they were returned
+            (monotonic seconds).
+    """
+
+    def __init__(self, past: Iterable[PastDelivery], now: float) -> None:
+        self.items = deque(each._replace(ago_s=now - each.ago_s) for each in sorted(past))
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    def until(self, position: int) -> PastDelivery | None:
+        """Remove and return the first one that begins at a position or before it; None: there is none."""
+        return self.items.popleft() if self.items and self.items[0].start <= position else None
+
+    def at(self, offset: int) -> PastDelivery | None:
+        """Return that of an offset; those before it are dropped: offsets are asked for in their order."""
+        while self.items and self.items[0].end <= offset:
+            self.items.popleft()
+        return self.items[0] if self.items and self.items[0].start <= offset else None
+
+    def before(self, end: int) -> int:
+        """Return ``end``, or where the first one begins if that is lower."""
+        return min(end, self.items[0].start) if self.items else end
 
 
 def retry_at(policy: SubscriptionPolicy, failures: int, delay_s: float | None, failed_at: float) -> float | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
 from danube.dispatch.cursor import Cursor
@@ -332,6 +333,13 @@ class InFlight:
         """Return the flight that an unacknowledged offset is in; None if it is not in flight."""
         index = bisect_right(self.starts, offset) - 1
         return self._flights[index] if index >= 0 and offset < self._flights[index].end else None
+
+    def repeated(self) -> Iterator[Piece]:
+        """Yield the open ranges in flight that were delivered before, in the order of their offsets."""
+        for flight in self._flights:
+            if flight.history.attempt > 1:
+                for start, end in self._cursor.live(flight.start, flight.end):
+                    yield start, end, flight
 
     def oldest(self) -> tuple[int, int, Flight] | None:
         """Return the lowest open range in flight, and its flight."""

@@ -29,6 +29,7 @@ from itertools import chain, groupby
 
 from danube.dispatch.cursor import Cursor
 from danube.dispatch.explain import Facts, explain
+from danube.dispatch.failures import Recalled
 from danube.dispatch.inflight import Member
 from danube.dispatch.key_reasons import oldest_in_flight, why_keys_wait
 from danube.dispatch.keyed import KeyedMachine, flat_of
@@ -184,7 +185,7 @@ class KeySharedMachine(KeyedMachine):
                 self._take_ready(member, span, offsets, room[member])
                 room[member] -= len(offsets)
         while (due := self._first_due()) and span.base_offset <= due[0] < span.end_offset and not self._window_full():
-            stop = self._admit_new(span, due[0], min(due[1], span.end_offset), taken, room)
+            stop = self._admit_new(span, due[0], min(due[1], span.end_offset), taken, room, now)
             self._delayed.deliver(due[0], stop)
             self._due[0] = stop, due[1]
         if span.base_offset <= self.position < span.end_offset and not self._full():
@@ -192,7 +193,7 @@ class KeySharedMachine(KeyedMachine):
                 self._delayed.add(self.cursor.live(self.position, span.end_offset), span.due)
                 self.position = self.cursor.next_live(span.end_offset)
             else:
-                stop = self._admit_new(span, self.position, span.end_offset, taken, room)
+                stop = self._admit_new(span, self.position, span.end_offset, taken, room, now)
                 self.position = self.cursor.next_live(stop)
         out: list[Delivery] = []
         for member, offsets in taken.items():
@@ -211,7 +212,7 @@ class KeySharedMachine(KeyedMachine):
             offsets.append(offset)
 
     def _admit_new(
-        self, span: Span, start: int, end: int, taken: dict[Member, list[int]], room: dict[Member, int]
+        self, span: Span, start: int, end: int, taken: dict[Member, list[int]], room: dict[Member, int], now: float
     ) -> int:
         """Put new messages into the lines of their keys; take those that may go out at once; return where it ends."""
         lines = self._lines
@@ -219,6 +220,7 @@ class KeySharedMachine(KeyedMachine):
         base, most, version = span.base_offset, self._window(), self._ring.version
         skip = self._ring.filtered and self.policy.unmatched is Unmatched.SKIP
         skipped: list[int] = []
+        recalled, held = bool(self._recalled), list[int]()
         window = len(of)
         for offset in chain.from_iterable(range(*pair) for pair in self.cursor.live(start, end)):
             if window >= most:
@@ -236,6 +238,10 @@ class KeySharedMachine(KeyedMachine):
             of[offset] = key
             window += 1
             line.append(offset)
+            if recalled and self._recall(offset, now):
+                held.append(offset)
+                lines.register(key)
+                continue
             if key.sent != len(line) - 1 or target is None or (key.sent and key.owner is not target):
                 continue  # behind other waiting messages of a registered line, or without owner
             if room[target] > 0:
@@ -245,7 +251,10 @@ class KeySharedMachine(KeyedMachine):
                 taken[target].append(offset)
             else:
                 lines.register(key)
-        self._settled(skipped)
+        done: list[int] = []
+        for offset in held:
+            self._judge(offset, done)
+        self._settled(sorted({*skipped, *done}))
         return end
 
     def _deliver(self, member: Member, span: Span, offsets: list[int], now: float, out: list[Delivery]) -> None:
@@ -285,6 +294,7 @@ class KeySharedMachine(KeyedMachine):
         self._lines.clear()
         self._aside.clear()
         self._delayed.clear()
+        self._recalled = Recalled((), now)
         self._due.clear()
 
     def postpone(self, until: float) -> None:

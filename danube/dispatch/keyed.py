@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from danube.dispatch.cursor import Cursor
 from danube.dispatch.delayed import Delayed
-from danube.dispatch.failures import FIRST, NACKED, TIMED_OUT, retry_at
+from danube.dispatch.failures import FIRST, NACKED, TIMED_OUT, PastDelivery, Recalled, retry_at
 from danube.dispatch.inflight import Member
-from danube.dispatch.keys import Key, Lines
+from danube.dispatch.keys import Key, Lines, Past
 from danube.dispatch.machine import Machine
 from danube.dispatch.spans import ACKNOWLEDGED, DELAYED, IN_FLIGHT, POISONED, WAITING, Place, Poisoned
 from danube.model.limits import Limits
@@ -32,6 +32,7 @@ class KeyedMachine(Machine):
         self._lines = Lines()
         self._flights = self._lines.flights
         self._delayed = Delayed()
+        self._recalled = Recalled((), 0.0)
         self._aside: set[int] = set()
         """Poison that waits to be copied: in the window, but in no line."""
         self._hungry: dict[int, float] = {}
@@ -121,6 +122,40 @@ class KeyedMachine(Machine):
             new.add(low, high)
         self.position = self.cursor.next_live(self.position)
         return new.to_flat()
+
+    def past_deliveries(self, limit: int, now: float) -> list[PastDelivery]:
+        """Return attempts and failures; see :meth:`Machine.past_deliveries`."""
+        lines = self._lines
+        found: list[PastDelivery] = []
+        for offset, past in sorted(lines.past.items()):
+            if self.cursor.is_acked(offset) or past.history.attempt == 1:
+                continue
+            flies = offset in self._flights.of or not past.history.failures
+            since, delay_s = (now, 0.0) if flies else (past.failed_at, past.delay_s)
+            item = PastDelivery(offset, offset + 1, *past.history, now - since, delay_s)
+            if found and found[-1].end == offset and found[-1][2:] == item[2:]:
+                found[-1] = found[-1]._replace(end=offset + 1)
+            elif len(found) == limit:
+                return found
+            else:
+                found.append(item)
+        found += (item._replace(ago_s=now - item.ago_s) for item in self._recalled.items if item.end > self.position)
+        return found[:limit]
+
+    def recall(self, past: Sequence[PastDelivery], now: float) -> None:
+        """Go on with attempts and failures; see :meth:`Machine.recall`."""
+        self._recalled = Recalled(past, now)
+
+    def _recall(self, offset: int, now: float) -> bool:
+        """Give a new message in a line what is recalled of it; return whether it must not go out now."""
+        item = self._recalled.at(offset)
+        if item is None:
+            return False
+        past = self._lines.past[offset] = Past(item.history)
+        past.failed_at, past.delay_s = item.ago_s, item.delay_s
+        due = retry_at(self.policy, item.failures, item.delay_s, item.ago_s)
+        past.due = math.inf if due is None else due
+        return past.due > now
 
     # --- failures ----------------------------------------------------------------------------------------------------
 

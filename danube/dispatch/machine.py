@@ -30,6 +30,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from danube.dispatch.cursor import Cursor
+from danube.dispatch.failures import PastDelivery
 from danube.dispatch.inflight import Member
 from danube.dispatch.spans import (
     ACKNOWLEDGED,
@@ -306,6 +307,18 @@ class Machine(ABC):
         For offsets that the log no longer holds, batches that cannot be opened, and messages copied elsewhere.
         New offsets among them are skipped.
         """
+
+    def past_deliveries(self, limit: int, now: float) -> list[PastDelivery]:
+        """Return what is known of unacknowledged messages beyond a first delivery, for :meth:`recall` elsewhere.
+
+        Args:
+            limit: maximum number of ranges; those with the lowest offsets count.
+            now: monotonic seconds.
+        """
+        return []
+
+    def recall(self, past: Sequence[PastDelivery], now: float) -> None:  # noqa: B027 - nothing to do without failures
+        """Go on with the attempts, failures and pauses of messages from another machine. Call it before any input."""
 
     def take_settled(self) -> list[int]:
         """Return the ranges that the machine itself acknowledged since the last call, flat and sorted."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from danube.dispatch.cursor import Cursor
 from danube.dispatch.delayed import Delayed
 from danube.dispatch.explain import Facts, explain
-from danube.dispatch.failures import FIRST, NACKED, TIMED_OUT, retry_at
+from danube.dispatch.failures import FIRST, NACKED, TIMED_OUT, PastDelivery, Recalled, retry_at
 from danube.dispatch.inflight import InFlight, Member, Piece
 from danube.dispatch.machine import Machine
 from danube.dispatch.spans import DELAYED, IN_FLIGHT, POISONED, WAITING, Explanation, Place, Poisoned, ReadRequest, Span
@@ -44,6 +44,7 @@ class RangedMachine(Machine):
         self._waiting = Waiting(cursor)
         self._aside = Aside(cursor)
         self._delayed = Delayed()
+        self._recalled = Recalled((), 0.0)
 
     def _window_of(self, policy: SubscriptionPolicy) -> int | None:
         return policy.max_unacked_messages or None
@@ -56,6 +57,8 @@ class RangedMachine(Machine):
 
     def next_read(self, now: float) -> ReadRequest | None:
         """Return what to read; see :meth:`Machine.next_read`."""
+        if self._recalled:
+            self._reach_recalled(now)
         if not self._any_credit() or (self._aside.items and self._blocking() is not None):
             return None
         if self._delayed.some:
@@ -69,6 +72,28 @@ class RangedMachine(Machine):
         if (self._unacked or self._delayed.some) and self._full():
             return None
         return ReadRequest(self.position, False)
+
+    def past_deliveries(self, limit: int, now: float) -> list[PastDelivery]:
+        """Return attempts and failures; see :meth:`Machine.past_deliveries`."""
+        found = [PastDelivery(start, end, *flight.history, 0.0, 0.0) for start, end, flight in self._flights.repeated()]
+        found += [
+            PastDelivery(item.start, item.end, *item.history, now - item.since, item.delay_s)
+            for item in (*self._waiting.repeated(), *self._aside.parts())
+        ]
+        found += (item._replace(ago_s=now - item.ago_s) for item in self._recalled.items)
+        return sorted(found)[:limit]
+
+    def recall(self, past: Sequence[PastDelivery], now: float) -> None:
+        """Go on with attempts and failures; see :meth:`Machine.recall`."""
+        self._recalled = Recalled(past, now)
+
+    def _reach_recalled(self, now: float) -> None:
+        """Have messages wait that were delivered before, by another machine, once all before them were delivered."""
+        while (item := self._recalled.until(self.position)) is not None:
+            for start, end in self.cursor.live(max(item.start, self.position), item.end):
+                self._unacked += end - start
+                self._retry(Redelivery(start, end, item.history, None, item.ago_s, item.delay_s), now)
+            self.position = self.cursor.next_live(max(item.end, self.position))
 
     def _blocking(self) -> Redelivery | None:
         """Return the poison that stops the subscription. Call it only if messages are set aside."""
@@ -158,6 +183,7 @@ class RangedMachine(Machine):
         self._waiting.clear()
         self._aside.clear()
         self._delayed.clear()
+        self._recalled = Recalled((), now)
         self.settled_itself.clear()
         self._unacked = 0
         self.position = self.cursor.floor

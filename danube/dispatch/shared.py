@@ -64,6 +64,7 @@ class SharedMachine(RangedMachine):
             if span.due > now:
                 self._delay(span)
                 return out
+            end = self._recalled.before(end)
             room = self._room()
             pairs = self.cursor.live(self.position, end)
             done = self._deal(span, pairs, room, FIRST, now, out)

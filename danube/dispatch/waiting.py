@@ -100,6 +100,11 @@ class Waiting:
         self.ready.clear()
         return _live(self._cursor, items)
 
+    def repeated(self) -> list[Redelivery]:
+        """Return the unacknowledged parts of all ranges that were delivered before."""
+        items = [*self.ready, *(item for _, item in self.paused)]
+        return _live(self._cursor, [item for item in items if item.history.attempt > 1])
+
     def at(self, offset: int) -> tuple[Redelivery, float | None] | None:
         """Return the range that an unacknowledged offset waits in, and the end of its pause. Iterates over all."""
         for item in self.ready:
@@ -169,6 +174,10 @@ class Aside:
     def at(self, offset: int) -> Redelivery | None:
         """Return the range of an unacknowledged offset; None if it is not set aside."""
         return next((item for item in self.items if item.start <= offset < item.end), None)
+
+    def parts(self) -> list[Redelivery]:
+        """Return the unacknowledged parts of all ranges."""
+        return _live(self._cursor, self.items)
 
     def take(self) -> list[Redelivery]:
         """Remove all ranges and return their unacknowledged parts."""

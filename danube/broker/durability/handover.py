@@ -26,7 +26,7 @@ import msgspec
 
 from danube.broker.catalogue.catalogue import Catalogue
 from danube.broker.durability.bucket import BucketLevel, records_of
-from danube.broker.topic.recovered import RecoveryVisitor
+from danube.broker.topic.recovered import RecoveryVisitor, TopicSnapshot
 from danube.cluster.ordering import withdraw_move
 from danube.cluster.records import MOVES, MoveRecord, Wal, broker_name, topic_key, wal_of
 from danube.history import (
@@ -68,6 +68,7 @@ _log = logging.getLogger("danube.remote")
 _SHARE: Final = 4
 """The state of a topic may have this part of the largest object of its storage."""
 _ORDER: Final = msgspec.msgpack.Decoder(MoveRecord)
+_SNAPSHOT: Final = msgspec.msgpack.Decoder(TopicSnapshot)
 
 
 def _submit(journal: RemoteJournal, topic_id: TopicId, change: Change, owner: Settling) -> None:
@@ -100,7 +101,7 @@ class Handover:
             base,
             Catalogue.encode(record),
             topic.end_offset,
-            topic.snapshot(),
+            topic.snapshot(moves=True),
             records_of(topic),
             {found.subscription_id: found.snapshot() for found in topic.subscriptions.values()},
         )
@@ -242,6 +243,7 @@ class Handover:
         topic = level.revive_topic(name, topic_id, record, journal, state, visitor.topics.get(topic_id))
         topic.move = taken.move
         level.restore_subscriptions(topic, subscriptions, visitor)
+        topic.recall(_SNAPSHOT.decode(taken.snapshot).deliveries)
         del level.copies[topic_id]
         level.add(wal, topic)
         journal.begin_topic(topic_id, state.next_offset)

@@ -333,7 +333,7 @@ class _Move:
         assert topic is not None
         if topic.commits_to_storage:
             return await self._complete_remote(topic)
-        state, chunk = topic.whole_snapshot(), self._limits.move_chunk_bytes
+        state, chunk = topic.whole_snapshot(moves=True), self._limits.move_chunk_bytes
         while len(state) > chunk:
             await self._call(State(self._topic_id, order.move, state[:chunk]))
             state = state[chunk:]

@@ -40,6 +40,7 @@ from danube.model.log_events import log_event
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.durability.handover import Handover
+    from danube.dispatch import PastDelivery
     from danube.metadata import KeyValue, RowChange
     from danube.model.ids import Offset
     from danube.model.records import SubscriptionRecord, TopicRecord
@@ -93,6 +94,8 @@ class _Copy:
         self.end_offset: Offset = call.first_offset
         self.pieces: list[bytes] = []
         self.rows: Mapping[str, SubscriptionRecord] = {}
+        self.deliveries: Mapping[int, Sequence[PastDelivery]] = {}
+        """What is known of messages that were delivered before, by the ids of the subscriptions."""
         self.visitor: RecoveryVisitor | None = None
         """Holds the state, once the copy is complete."""
         self.heard_at = trio.current_time()
@@ -283,6 +286,7 @@ class Arrivals:
         journal = self._runtime.journal
         snapshot = _SNAPSHOT.decode(b"".join((*copy.pieces, call.piece)))
         snapshot.move, snapshot.epoch, snapshot.pending = copy.move, copy.epoch, True
+        copy.deliveries, snapshot.deliveries = snapshot.deliveries, {}  # a restart forgets them, as ever
         marked = msgspec.msgpack.encode(snapshot)
         copy.pieces = []
         failures: list[DanubeError] = []
@@ -432,6 +436,7 @@ class Arrivals:
             _log.error("topic %r stops: %s", copy.name, failure, extra=log_event("topic.stopped", topic=copy.name))
         for name, row in copy.rows.items():
             topic.restore_subscription(name, row, visitor.cursors[row.subscription_id])
+        topic.recall(copy.deliveries)
         directory.adopt(topic)
         self._forget(topic_id)
         _log.info("topic %r has moved to broker %s", copy.name, broker_name(self._membership.me))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from danube.dispatch import Cursor, CursorSnapshot, decode_entry
+from danube.dispatch import Cursor, CursorSnapshot, PastDelivery, decode_entry
 from danube.log.format import TAKEOVER_ENTRY, EntryType
 from danube.log.index import Location
 from danube.log.producers import ProducerTable
@@ -34,6 +34,8 @@ class TopicSnapshot(msgspec.Struct, array_like=True):
     """The epoch of that move."""
     pending: bool = False
     """Whether the snapshot was taken while the move was not confirmed."""
+    deliveries: dict[int, list[PastDelivery]] = {}
+    """While the topic moves: what is known of messages that were delivered before, by the ids of its subscriptions."""
 
 
 _SNAPSHOT = msgspec.msgpack.Decoder(TopicSnapshot)

@@ -26,7 +26,7 @@ from danube.broker.runtime.token_bucket import SharedBucket
 from danube.broker.security.caller import require_dead_letters
 from danube.broker.topic.recovered import TopicSnapshot, new_cursor
 from danube.cluster.gaps import GapState, open_ranges
-from danube.dispatch import Cursor, ReaderMachine, make_subscription
+from danube.dispatch import MOST_PAST, Cursor, PastDelivery, ReaderMachine, make_subscription
 from danube.log import (
     Entry,
     Journal,
@@ -203,16 +203,45 @@ class Topic:
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.durability} end={self.end_offset}>"
 
-    def snapshot(self) -> bytes:
-        """Return its state without its cursors, for a snapshot in a bucket."""
-        return msgspec.msgpack.encode(TopicSnapshot(self.end_offset, self.producers.snapshot()))
+    def snapshot(self, *, moves: bool = False) -> bytes:
+        """Return its state without its cursors, for a snapshot in a bucket; ``moves``: as :meth:`whole_snapshot`."""
+        state = TopicSnapshot(self.end_offset, self.producers.snapshot())
+        if moves:
+            state.deliveries = self._past_deliveries()
+        return msgspec.msgpack.encode(state)
 
-    def whole_snapshot(self) -> bytes:
-        """Return its state with its cursors, for a snapshot in the journal."""
+    def whole_snapshot(self, *, moves: bool = False) -> bytes:
+        """Return its state with its cursors, for a snapshot in the journal.
+
+        Args:
+            moves: add what is known of messages that were delivered before, which a restart forgets.
+        """
         cursors = [subscription.snapshot() for subscription in self.subscriptions.values()]
-        return msgspec.msgpack.encode(
-            TopicSnapshot(self.end_offset, self.producers.snapshot(), cursors, self.move, self.move_epoch)
-        )
+        state = TopicSnapshot(self.end_offset, self.producers.snapshot(), cursors, self.move, self.move_epoch)
+        if moves:
+            state.deliveries = self._past_deliveries()
+        return msgspec.msgpack.encode(state)
+
+    def _past_deliveries(self) -> dict[int, list[PastDelivery]]:
+        found: dict[int, list[PastDelivery]] = {}
+        left, now = MOST_PAST, trio.current_time()
+        for subscription in self.subscriptions.values():
+            past = subscription.machine.past_deliveries(left, now)
+            left -= len(past)
+            if past:
+                found[subscription.subscription_id] = past
+        return found
+
+    def recall(self, deliveries: Mapping[int, Sequence[PastDelivery]]) -> None:
+        """Have its subscriptions go on with attempts and pauses that they had at another broker, before any consumer.
+
+        Args:
+            deliveries: by the ids of the subscriptions.
+        """
+        for subscription in self.subscriptions.values():
+            past = deliveries.get(subscription.subscription_id)
+            if past:
+                subscription.machine.recall(past, trio.current_time())
 
     @property
     def end_offset(self) -> Offset:

@@ -300,3 +300,34 @@ async def test_partitions_in_different_wals_are_changed_enlarged_and_deleted(tmp
         await trio.sleep(2)
         for machine in world.machines:
             assert machine.broker.directory.catalogue.find(NAME) is None
+
+
+@pytest.mark.parametrize("durability", [Durability.REMOTE, Durability.DISK])
+@pytest.mark.parametrize("kind", ["exclusive", "shared", "key_shared"])
+async def test_a_message_at_its_third_attempt_is_at_its_third_after_a_move(
+    tmp_path: Path, durability: Durability, kind: str
+) -> None:
+    async with cluster(tmp_path, 2, **SHARED) as world:
+        source = await created(world, NAME, durability=durability)
+        target = other(world, source)
+        async with source.client() as client:
+            async with client.producer(NAME, name="p") as producer:
+                for number in range(4):
+                    await producer.send(b"%d" % number, key=str(number))
+            policy = {"redelivery_delay_s": 0.05, "backoff": "fixed"}
+            async with client.consumer(NAME, subscription="s", type=kind, start="earliest", policy=policy) as consumer:
+                seen: list[tuple[bytes, int]] = []
+                while (b"2", 3) not in seen:
+                    message = await consumer.receive()
+                    seen.append((message.payload, message.attempt))
+                    if message.payload != b"2":
+                        await message.ack()
+                    elif message.attempt < 3:
+                        await message.nack(reason="bad")
+                await consumer.flush_acks()
+                await moved(source, target)
+                message = await consumer.receive()
+                assert (message.payload, message.attempt) == (b"2", 3)
+                await message.nack(reason="bad")
+                message = await consumer.receive()
+                assert (message.payload, message.attempt) == (b"2", 4)
