@@ -1,8 +1,8 @@
 """Moves topics between the brokers of a simulated cluster, while faults strike them.
 
-Topics of durability ``remote`` do not move. In some turns an ambush waits for the move: the source, the target or the
-broker that leads the metadata is killed, stands still, or is cut off from another one, between any two steps of one of
-the procedures that take part (:data:`_PROCEDURES`).
+In some turns an ambush waits for the move: the source, the target or the broker that leads the metadata is killed,
+stands still, or is cut off from another one, between any two steps of one of the procedures that take part
+(:data:`_PROCEDURES`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import trio
 
 from danube.cluster.ordering import order_move
 from danube.cluster.records import broker_name
-from danube.model import Durability
 from danube.model.errors import DanubeError
 from danube.model.ids import BrokerId
 from danube.testing.simulation.ambushes import Ambush
@@ -71,7 +70,7 @@ async def move_topics(world: World, every_s: float) -> None:
         every_s: mean pause between two of them.
     """
     random = world.random_of("moves")
-    parts = [part for topic in world.plan.topics if topic.durability is not Durability.REMOTE for part in topic.parts]
+    parts = [part for topic in world.plan.topics for part in topic.parts]
     async with trio.open_nursery() as nursery:
         while parts:
             await trio.sleep(random.expovariate(1 / every_s))
