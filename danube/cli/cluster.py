@@ -10,6 +10,7 @@ from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._moving import activate, balance, drain, forget, move
 from danube.cli._output import Output, OutputOption, human_bytes, print_json, show_rows
+from danube.cli._return_tail import return_tail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,6 +163,7 @@ cluster_app.command("activate")(activate)
 cluster_app.command("move")(move)
 cluster_app.command("balance")(balance)
 cluster_app.command("forget")(forget)
+cluster_app.command("return-tail")(return_tail)
 
 
 @cluster_app.command("backup")

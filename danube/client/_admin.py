@@ -41,14 +41,18 @@ from danube.model.cluster_api import (
     DrainBroker,
     ExplainCluster,
     Explained,
+    FillGap,
     ForgetBroker,
     ForgetGaps,
     Forgotten,
     ForgottenGaps,
+    GapFilled,
     GetClusterStatus,
+    GetGaps,
     MoveList,
     MoveRow,
     MoveTopic,
+    OpenGaps,
     UpgradeCluster,
     Upgraded,
 )
@@ -761,6 +765,33 @@ class Admin:
         request = ForgetGaps(topic, dry_run)
         found = await (self._read if dry_run else self._change)(ClusterMethod.FORGET_GAPS, request, ForgottenGaps)
         return found.gaps
+
+    async def open_gaps(self, identity: str) -> OpenGaps:
+        """Return the declared gaps that the data directory of a broker can fill which was declared gone.
+
+        Args:
+            identity: of the data directory.
+
+        Raises:
+            NotFoundError: the directory is not that of a broker of this cluster.
+            FailedPreconditionError: the broker was not declared gone.
+        """
+        return await self._read(ClusterMethod.GAPS, GetGaps(identity), OpenGaps)
+
+    async def fill_gap(self, request: FillGap) -> int:
+        """Send a piece of a transfer of batches into a declared gap; return up to where it is filled.
+
+        Args:
+            request: the piece; about a gap that :meth:`open_gaps` has returned.
+
+        Raises:
+            FailedPreconditionError: the gap was filled or forgotten, or a piece is missing.
+            InvalidArgumentError: a batch does not fit into the gap.
+            StorageError: the batches cannot be sealed now.
+        """
+        if not isinstance(request, FillGap):
+            raise InvalidArgumentError(f"a piece of a transfer must be a FillGap, not {type(request).__name__}")
+        return (await self._change(ClusterMethod.FILL_GAP, request, GapFilled, request.topic)).end
 
     async def balance_cluster(self, *, most_moves: int = 64, dry_run: bool = False) -> BalancePlan:
         """Order topics to move at once until the load of all brokers is even; return the plan.

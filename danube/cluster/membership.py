@@ -743,9 +743,9 @@ def _check_not_gone(name: str, record: BrokerRecord) -> None:
     if record.state is BrokerState.GONE:
         raise BrokerForgottenError(
             f"the data directory is that of broker {name}, which was declared gone for good (danube cluster forget"
-            f" {name}): other brokers go on with its topics, so it does not join again. To run a broker on this"
-            " machine, start it with an empty data directory, and keep this one: only it has the newest messages of"
-            " those topics"
+            f" {name}): other brokers go on with its topics, so it does not join again. Give back what only its disk"
+            " has: danube cluster return-tail --data-dir DIRECTORY. To run a broker on this machine, start it with an"
+            " empty data directory"
         )
 
 

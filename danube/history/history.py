@@ -26,8 +26,8 @@ from danube.history.schemas import NO_SCHEMAS, SchemaKeeper, SchemaSource
 from danube.history.sealer import Sealable, Sealer
 from danube.history.sealers import Sealers
 from danube.history.segment import SegmentPart
-from danube.log import Journal
-from danube.model.errors import DanubeError, NotOwnerError, OwnerFencedError
+from danube.log import Journal, StoredBatch
+from danube.model.errors import DanubeError, FailedPreconditionError, NotOwnerError, OwnerFencedError
 from danube.model.ids import Offset, OwnerEpoch, TopicId
 from danube.model.limits import Limits
 from danube.model.log_events import log_event
@@ -137,6 +137,7 @@ class History:
         }
         self.reader = SegmentReader(catalogue, storages, limits)
         keepers = {name: SchemaKeeper(storage, cluster, schemas) for name, storage in storages.items()}
+        self._keepers, self._rng = keepers, rng
         self.sealer = Sealers(
             {
                 name: Sealer(
@@ -436,6 +437,36 @@ class History:
         history, commits = self.catalogue.find(topic_id), self.catalogue.commits
         parts = history.parts if history is not None else ()
         return sum(record.part.size_bytes for record in parts if record.ref in commits)
+
+    async def fill(self, topic: ManagedTopic, batches: Sequence[StoredBatch]) -> None:
+        """Seal batches at offsets that were missing, below those of the journal; return when they can be read.
+
+        Args:
+            topic: of the batches, which this broker owns.
+            batches: in order; not empty.
+
+        Raises:
+            FailedPreconditionError: the topic cannot be sealed here.
+            MetadataConflictError: some of the offsets are sealed already.
+            StorageError: a backend failed.
+            DanubeError: the metadata cannot be changed now.
+        """
+        from danube.history.filling import build_object
+        from danube.history.objects import upload
+
+        if not self.can_seal(topic.storage):
+            raise FailedPreconditionError(f"storage {topic.storage!r} of topic {topic.name!r} cannot hold its history")
+        storage, manifests = self.storages[topic.storage], self.manifests[topic.storage]
+        await manifests.check()
+        built = build_object(self.catalogue.tenure, self.cluster, topic, batches, self._clock_us(), self._rng)
+        ref = built.ref(storage.name)
+        with self.catalogue.storing(ref):
+            await self._keepers[topic.storage].keep(built.schemas)
+            await upload(storage, built)
+            records, subscriptions = self._records.of_topics({topic.name})
+            manifests.note(topics=records, subscriptions=subscriptions)
+            await self.catalogue.enter(ref, len(built.data), built.created_us, built.footer.parts)
+            await manifests.flush()
 
     async def _remove_orphans(self) -> None:
         for name in self.storages:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from danube.model.api import DeclaredGap
-from danube.model.ids import NO_OWNER_EPOCH, NO_TOPIC, OwnerEpoch, TopicId
+from danube.model.ids import NO_OWNER_EPOCH, NO_TOPIC, Offset, OwnerEpoch, TopicId
 from danube.model.policies import Durability
 
 __all__ = [
@@ -40,7 +40,12 @@ __all__ = [
     "Explained",
     "ForgetBroker",
     "ForgetGaps",
+    "FillGap",
     "Forgotten",
+    "GapFilled",
+    "GapToFill",
+    "GetGaps",
+    "OpenGaps",
     "ForgottenGaps",
     "GetClusterStatus",
     "LostTopic",
@@ -89,6 +94,8 @@ class ClusterMethod:
     BALANCE: Final = "/danube.native.v1.Cluster/Balance"
     FORGET: Final = "/danube.native.v1.Cluster/Forget"
     FORGET_GAPS: Final = "/danube.native.v1.Topics/ForgetGaps"
+    GAPS: Final = "/danube.native.v1.Cluster/Gaps"
+    FILL_GAP: Final = "/danube.native.v1.Cluster/FillGap"
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -530,6 +537,60 @@ class ForgottenGaps(_Message):
     """Answer to ForgetGaps."""
 
     gaps: list[DeclaredGap]
+
+
+class GetGaps(_Message):
+    """Asks for the gaps that the disk of a broker can fill which was declared gone. Answered with OpenGaps."""
+
+    identity: str
+    """Of its data directory."""
+
+
+class GapToFill(_Message, kw_only=True):
+    """Offsets of a topic or partition that only the disk of a lost broker may have."""
+
+    topic: str
+    topic_id: TopicId
+    start: Offset
+    end: Offset
+    move: int
+    """The move that had brought the topic to that broker; 0: none."""
+
+
+class OpenGaps(_Message):
+    """Answer to GetGaps."""
+
+    broker: str
+    """The name of the broker."""
+    gaps: list[GapToFill]
+
+
+class FillGap(_Message, kw_only=True):
+    """Sends a piece of a transfer of batches into a gap, to the owner of the topic. Answered with GapFilled."""
+
+    topic: str
+    topic_id: TopicId
+    start: Offset
+    """Of the gap."""
+    identity: str
+    """Of the data directory that has the batches."""
+    transfer: int = 0
+    """Drawn by the sender."""
+    position: int = 0
+    """Of the piece in the transfer; 0: a transfer begins."""
+    data: bytes = b""
+    """The pieces together are a msgpack array of pairs: stamp and part of a batch, as they are in the journal."""
+    more: bool = False
+    """Further pieces follow. After the last one the batches are sealed."""
+    complete: bool = False
+    """There are no further batches: the gap is filled."""
+
+
+class GapFilled(_Message):
+    """Answer to FillGap."""
+
+    end: Offset
+    """Up to which offset messages are there."""
 
 
 # --- Backups ---------------------------------------------------------------------------------------------------------

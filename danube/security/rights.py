@@ -328,6 +328,8 @@ _NATIVE: Final = (
     _changes(ClusterMethod.MOVE, "moves.move", _on_cluster(_P.MANAGE_BROKER)),
     _changes(ClusterMethod.BALANCE, "moves.balance", _on_cluster(_P.MANAGE_BROKER)),
     _changes(ClusterMethod.FORGET, "forgetting.forget", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(ClusterMethod.GAPS, "filling.gaps", _on_cluster(_P.MANAGE_BROKER)),
+    _changes(ClusterMethod.FILL_GAP, "filling.fill", _on_cluster(_P.MANAGE_BROKER)),
     _changes(ClusterMethod.FORGET_GAPS, "forgetting.forget_gaps", _on_topic(_P.MANAGE_TOPIC)),
     _changes(ClusterMethod.BACKUP, "backups.backup", _on_cluster(_P.MANAGE_CLUSTER)),
     _changes(ClusterMethod.UPGRADE, "cluster.upgrade", _on_cluster(_P.MANAGE_CLUSTER)),

@@ -75,6 +75,12 @@ def unary_calls(operations: Operations) -> Service:
     async def forget_gaps(request: cluster_api.ForgetGaps) -> cluster_api.ForgottenGaps:
         return await operations.forgetting.forget_gaps(request)
 
+    async def gaps(request: cluster_api.GetGaps) -> cluster_api.OpenGaps:
+        return await operations.filling.gaps(request)
+
+    async def fill_gap(request: cluster_api.FillGap) -> cluster_api.GapFilled:
+        return await operations.filling.fill(request)
+
     async def balance(request: cluster_api.BalanceCluster) -> cluster_api.BalancePlan:
         return await operations.moves.balance(request)
 
@@ -141,6 +147,8 @@ def unary_calls(operations: Operations) -> Service:
         (ClusterMethod.ACTIVATE, activate, cluster_api.ActivateBroker),
         (ClusterMethod.MOVE, move, cluster_api.MoveTopic),
         (ClusterMethod.FORGET, forget, cluster_api.ForgetBroker),
+        (ClusterMethod.GAPS, gaps, cluster_api.GetGaps),
+        (ClusterMethod.FILL_GAP, fill_gap, cluster_api.FillGap),
         (ClusterMethod.FORGET_GAPS, forget_gaps, cluster_api.ForgetGaps),
         (ClusterMethod.BALANCE, balance, cluster_api.BalanceCluster),
         (ClusterMethod.BACKUP, operations.backups.backup, cluster_api.BackupMetadata),

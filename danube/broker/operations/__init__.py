@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.metrics.collecting import Metrics
     from danube.broker.operations.connections import ConnectionOperations, OpenConnections
+    from danube.broker.operations.filling import FillOperations
     from danube.broker.operations.forgetting import ForgetOperations
     from danube.broker.operations.inspecting import InspectOperations
     from danube.broker.operations.jobs import JobOperations
@@ -104,6 +105,13 @@ class Operations:
         from danube.broker.operations.forgetting import ForgetOperations
 
         return ForgetOperations(self._directory, self.cluster.remove_member)
+
+    @cached_property
+    def filling(self) -> FillOperations:
+        """Operations that fill declared gaps; loaded when they are first used."""
+        from danube.broker.operations.filling import FillOperations
+
+        return FillOperations(self._directory)
 
     @cached_property
     def connections(self) -> ConnectionOperations:

@@ -44,7 +44,17 @@ from danube.client.sync._receiver import ReceiverCore
 from danube.model import api, history_api, schema_api, security_api, stage_api
 from danube.model.api import DeclaredGap
 from danube.model.batch import Record, SchemaRef
-from danube.model.cluster_api import BalancePlan, BrokerDrain, ClusterStatus, Explained, Forgotten, MoveRow, Upgraded
+from danube.model.cluster_api import (
+    BalancePlan,
+    BrokerDrain,
+    ClusterStatus,
+    Explained,
+    FillGap,
+    Forgotten,
+    MoveRow,
+    OpenGaps,
+    Upgraded,
+)
 from danube.model.connection_api import ConnectionInfo
 from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.inspect_api import CheckRow, PluginRow, ReaderInfo, TaskTree
@@ -954,6 +964,31 @@ class Admin(Handle[_admin.Admin]):
             TopicNotFoundError: it does not exist.
         """
         return self._loop.run(self._inner.forget_gaps, topic, dry_run=dry_run)
+
+    def open_gaps(self, identity: str) -> OpenGaps:
+        """Return the declared gaps that the data directory of a broker can fill which was declared gone.
+
+        Args:
+            identity: of the data directory.
+
+        Raises:
+            NotFoundError: the directory is not that of a broker of this cluster.
+            FailedPreconditionError: the broker was not declared gone.
+        """
+        return self._loop.run(self._inner.open_gaps, identity)
+
+    def fill_gap(self, request: FillGap) -> int:
+        """Send a piece of a transfer of batches into a declared gap; return up to where it is filled.
+
+        Args:
+            request: the piece; about a gap that :meth:`open_gaps` has returned.
+
+        Raises:
+            FailedPreconditionError: the gap was filled or forgotten, or a piece is missing.
+            InvalidArgumentError: a batch does not fit into the gap.
+            StorageError: the batches cannot be sealed now.
+        """
+        return self._loop.run(self._inner.fill_gap, request)
 
     def balance_cluster(self, *, most_moves: int = 64, dry_run: bool = False) -> BalancePlan:
         """Order topics to move at once until the load of all brokers is even; return the plan.

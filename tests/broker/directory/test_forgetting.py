@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from broker.broker_harness import wait_until
 from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 
+from danube.broker.directory.tail import open_tail, read_identity
+from danube.cli._return_tail import _piece as piece_of
+from danube.cli._return_tail import give_back
 from danube.client import Client
 from danube.cluster.gaps import DEFAULT_RESERVE, GapState
-from danube.cluster.records import BrokerState, Reason, topic_key
+from danube.cluster.records import BrokerState, Reason, parse_broker, topic_key
 from danube.model.cluster_api import Forgotten
-from danube.model.errors import BrokerForgottenError, FailedPreconditionError, NotFoundError
+from danube.model.errors import BrokerForgottenError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 pytestmark = pytest.mark.virtual
 
@@ -274,3 +278,90 @@ async def test_subscriptions_wait_for_a_gap_until_it_is_forgotten(tmp_path: Path
         await heir.kill()
         await heir.start()
         await check(end + 3)
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
+@pytest.mark.parametrize("own", [False, True], ids=["shared-storage", "own-storage"])
+async def test_the_disk_comes_back(tmp_path: Path, kind: str, own: bool) -> None:
+    """What it has is put into the gap, and delivered; also if the broker had got the topic by a move."""
+    async with cluster(tmp_path, 3, **(OWN if own else SHARED)) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        other = await topic_of(client, world, world.machines[2], "os")
+        name = victim.broker.directory.membership.broker
+        await publish(client, other, b"x")
+        await client.admin.move_topic(other, name)
+        await wait_until(lambda: served_by(world, other) is victim)
+        await publish(client, other, b"y")
+        await publish(client, topic, b"a", b"b")
+        if not own:
+            await client.admin.seal_topic(topic)
+        big, last = b"z" * 400_000, b"2" * 400_000  # together they do not fit into one call
+        await publish(client, topic, b"1", big, last)
+        await lose(world, victim)
+        disk = victim.node.disk
+        end = next(each.gap_end for each in (await forget(client, name)).topics if each.topic == topic)
+        await wait_until(lambda: all(served_by(world, each) is not None for each in (topic, other)))
+        await publish(client, topic, b"c")
+        taker = Taker(client, topic, type=kind)
+        sealed = [] if own else [b"a", b"b"]
+        assert await taker.take(len(sealed) + 1) == [*sealed, b"c"]
+        heir = served_by(world, topic)
+        assert heir is not None
+
+        found = {each.topic: each for each in await give_back(client, disk, "h2")}
+        assert [each.problem for each in found.values()] == [""] * len(found)
+        assert (found[topic].start, found[topic].filled) == ((0 if own else 2), 5)
+        assert (found[other].start, found[other].filled) == (0, 2)
+        assert await taker.take(5 - len(sealed)) == [b"a", b"b", b"1", big, last][len(sealed) :]
+        (served,) = [each for each in heir.broker.directory.topics() if each.name == topic]
+        await wait_until(lambda: served.subscriptions["s"].cursor.floor == end + 1)
+        async with client.reader(topic, start="earliest") as reader:
+            offsets = [(await reader.receive()).offset for _ in range(6)]
+        assert offsets == [0, 1, 2, 3, 4, end]
+        async with client.reader(other, start="earliest") as reader:
+            assert [(await reader.receive()).payload for _ in range(2)] == [b"x", b"y"]
+        info = await client.admin.describe_topic(topic)
+        assert [(each.start, each.end, each.open) for each in info.gaps] == [(5, end, False)]
+        parts = await client.logs.parts(topic)
+        assert parts.gaps == []
+        assert await give_back(client, disk, "h2") == []
+        for machine in (world.machines[0], world.machines[2]):
+            await machine.kill()
+            await machine.start()
+        await wait_until(lambda: served_by(world, topic) is not None)
+        await publish(client, topic, b"d")
+        assert await taker.take(1) == [b"d"]
+
+
+async def test_a_transfer_that_was_cut_off_begins_again(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        await publish(client, topic, *(b"%d" % number for number in range(20)))
+        name = await lose(world, victim)
+        disk = victim.node.disk
+        identity = await read_identity(disk, "h2")
+        with pytest.raises(FailedPreconditionError, match="was not declared gone"):
+            await client.admin.open_gaps(identity)
+        await forget(client, name)
+        await wait_until(lambda: served_by(world, topic) is not None)
+        (gap,) = (await client.admin.open_gaps(identity)).gaps
+        with pytest.raises(FailedPreconditionError, match="a piece of the transfer is missing"):
+            await client.admin.fill_gap(piece_of(identity, gap, transfer=7, position=5, data=b"x"))
+        with pytest.raises(InvalidArgumentError, match="cannot be decoded"):
+            await client.admin.fill_gap(piece_of(identity, gap, transfer=7, data=b"x"))
+        tail = await open_tail(disk, {gap.topic_id: topic})
+        move = gap.move
+        broker = parse_broker(name)
+        batches = [each async for some in tail.batches(gap.topic_id, broker, move, gap.start, gap.end) for each in some]
+        assert (batches[0].base_offset, batches[-1].end_offset) == (0, 20)
+        half = msgspec.msgpack.encode([(each.stamp, each.part) for each in batches[: len(batches) // 2]])
+        end = await client.admin.fill_gap(piece_of(identity, gap, transfer=8, data=half))
+        assert 0 < end < 20
+        assert await client.admin.fill_gap(piece_of(identity, gap, transfer=9, data=half)) == end
+        later = msgspec.msgpack.encode([(batches[-1].stamp, batches[-1].part)])
+        (found,) = await give_back(client, disk, "h2")
+        assert (found.filled, found.problem) == (20, "")
+        with pytest.raises(FailedPreconditionError, match="was filled or forgotten"):
+            await client.admin.fill_gap(piece_of(identity, gap, transfer=10, data=later))
