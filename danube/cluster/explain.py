@@ -218,8 +218,10 @@ def _return(view: View, broker: BrokerId, served: str) -> str:
         served: what is served again then, with its verb.
     """
     name = broker_name(broker)
-    if view.state_of(broker) in (None, BrokerState.GONE):
+    if view.state_of(broker) is None:
         return f"If the disk of {name} still exists, start a broker on its data directory."
+    if view.state_of(broker) is BrokerState.GONE:
+        return f"Have other brokers go on with its topics: danube cluster forget {name} --accept-loss."
     successor = view.successor(broker)
     if successor is None and not view.lacks_member(broker):
         return f"Start {name} on its data directory; {served} again as soon as it is back."
