@@ -8,7 +8,7 @@ does not answer, it pauses and asks another broker.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from danube.model.errors import (
 )
 from danube.model.ids import NO_TOPIC, TopicId
 
-__all__ = ["MAX_HOPS", "MAX_LEARNT_BROKERS", "MAX_OWNERS", "MAX_STALE", "Brokers", "Owner", "Route"]
+__all__ = ["MAX_HOPS", "MAX_LEARNT_BROKERS", "MAX_OWNERS", "MAX_STALE", "MOST_COUNTED", "Brokers", "Owner", "Route"]
 
 MAX_HOPS: Final = 3
 """Redirects that are followed without a pause between them."""
@@ -34,6 +34,8 @@ MAX_LEARNT_BROKERS: Final = 64
 """Addresses that a client remembers beside its seeds."""
 MAX_OWNERS: Final = 10_000
 """Topics whose owner and id a client remembers; streams that are open keep their owner in any case."""
+MOST_COUNTED: Final = 16
+"""Redirects of one call that are counted."""
 _TRAIL: Final = 8
 
 
@@ -53,6 +55,8 @@ class Brokers:
         """Number of failed attempts since the last success, by address; the oldest address first."""
         self._owners: dict[str, Owner] = {}
         self._ids: dict[str, TopicId] = {}
+        self.redirects: Counter[int] = Counter()
+        """How often a broker has served a call or stream after so many redirects; the last number stands for more."""
         self.several = False
         """Whether a broker has named an owner: then topics have several, and any broker cannot answer for all."""
 
@@ -118,7 +122,19 @@ class Brokers:
 class Route:
     """Decides which broker to ask next about one topic, or with an empty name about none in particular."""
 
-    __slots__ = ("_asked", "_brokers", "_hops", "_owner", "_said", "_seen_epoch", "_stale", "_trail", "topic", "turn")
+    __slots__ = (
+        "_asked",
+        "_brokers",
+        "_hops",
+        "_owner",
+        "_redirects",
+        "_said",
+        "_seen_epoch",
+        "_stale",
+        "_trail",
+        "topic",
+        "turn",
+    )
 
     def __init__(self, brokers: Brokers, topic: str = "") -> None:
         self.topic = topic
@@ -128,6 +144,8 @@ class Route:
         self._owner = brokers.owner(topic) if topic else None
         self._seen_epoch = 0 if self._owner is None else self._owner.epoch
         self._hops = 0
+        self._redirects = 0
+        """Since it was served last, those included that were not followed."""
         self._stale = 0
         self._asked: Address | None = None
         self._trail: deque[Address] = deque(maxlen=_TRAIL)
@@ -157,6 +175,8 @@ class Route:
 
     def answered(self) -> None:
         """Record that the broker which was asked has answered; it need not be the owner."""
+        self._brokers.redirects[min(self._redirects, MOST_COUNTED)] += 1
+        self._redirects = 0
         self._hops = self._stale = self.turn = 0
         self._trail.clear()
         self._said = None
@@ -198,6 +218,7 @@ class Route:
         return NotOwnerError(f"{error.message}; asked in turn: {asked}, and none of them owns it", error.details)
 
     def _redirected(self, error: NotOwnerError) -> bool:
+        self._redirects += 1
         named = self._brokers.learn(error.address)
         epoch = error.epoch
         if named is None or named == self._asked:

@@ -13,6 +13,7 @@ from broker.broker_harness import wait_until
 from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 
 from danube.client import Client
+from danube.client._route import MAX_HOPS
 from danube.cluster.ordering import order_move
 
 pytestmark = pytest.mark.virtual
@@ -133,8 +134,8 @@ async def test_an_idle_client_finds_topics_that_have_moved_often(tmp_path: Path)
             nursery.cancel_scope.cancel()
 
 
-async def _hold(client: Client, topic: str, producers: dict[str, Any], *, task_status: Any) -> None:
-    async with client.producer(topic) as producer:
+async def _hold(client: Client, topic: str, producers: dict[str, Any], name: str = "", *, task_status: Any) -> None:
+    async with client.producer(topic, name=name or None) as producer:
         producers[topic] = producer
         task_status.started()
         await trio.sleep_forever()
@@ -160,3 +161,56 @@ async def test_a_batch_without_an_answer_is_sent_again_as_it_was(tmp_path: Path)
         async with client.reader("/default/t", start="earliest") as reader:
             found = [int((await reader.receive()).payload) for _ in range(4 * count)]
         assert found == list(range(4 * count))
+
+
+TOPICS = 12
+ROUNDS = 25
+
+
+@pytest.mark.timeout(300)
+async def test_clients_are_redirected_at_most_three_times_in_hundreds_of_moves(tmp_path: Path) -> None:
+    """One client follows every move, one asks again after each five moves, and one for the first time at the end."""
+    async with cluster(tmp_path, 3, patience_s=20_000, **SETTINGS) as world:
+        names = [f"/default/t{number}" for number in range(TOPICS)]
+        random, moves = Random(11), 0
+        async with (
+            world.machines[0].client() as busy,
+            world.machines[1].client() as lazy,
+            trio.open_nursery() as nursery,
+        ):
+            for name in names:
+                await busy.admin.create_topic(name)
+            await wait_until(lambda: sum(len(each.broker.directory) for each in world.machines) == TOPICS)
+            producers: dict[str, Any] = {}
+            for name in names:
+                await nursery.start(_hold, busy, name, producers, "busy")
+                await nursery.start(_drop, busy, name)
+            for turn in range(ROUNDS):
+                async with trio.open_nursery() as moving:
+                    for name in names:
+                        source = owner_of(world, name)
+                        target = random.choice([each for each in world.machines if each is not source])
+                        moving.start_soon(move, world, name, target)
+                        moves += 1
+                for name in names:
+                    await producers[name].send(b"busy")
+                    if turn % 5 == 4:
+                        async with lazy.producer(name, name="lazy") as producer:
+                            await producer.send(b"lazy")
+            async with world.machines[2].client() as fresh:
+                for name in names:
+                    await nursery.start(_hold, fresh, name, {}, "fresh")
+                counted = {"busy": busy.redirects, "lazy": lazy.redirects, "fresh": fresh.redirects}
+            nursery.cancel_scope.cancel()
+        assert moves == TOPICS * ROUNDS
+        assert sum(count for hops, count in counted["busy"].items() if hops) >= moves, "each move was noticed"
+        assert all(max(each) <= MAX_HOPS for each in counted.values()), counted
+        assert set(counted["fresh"]) == {0}, "any broker knows where topics are"
+
+
+async def _drop(client: Client, topic: str, *, task_status: Any) -> None:
+    """Consume and acknowledge."""
+    async with client.consumer(topic, subscription="s") as consumer:
+        task_status.started()
+        async for message in consumer:
+            await message.ack()

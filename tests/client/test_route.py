@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danube.client._route import MAX_HOPS, MAX_LEARNT_BROKERS, MAX_OWNERS, MAX_STALE, Brokers, Owner, Route
+from danube.client._route import (
+    MAX_HOPS,
+    MAX_LEARNT_BROKERS,
+    MAX_OWNERS,
+    MAX_STALE,
+    MOST_COUNTED,
+    Brokers,
+    Owner,
+    Route,
+)
 from danube.client._url import Address
 from danube.model.errors import (
     ConnectionLostError,
@@ -46,6 +55,22 @@ def test_an_unknown_owner_is_asked_of_any_broker_and_followed_at_once() -> None:
     assert brokers.owner(TOPIC) == Owner(B, 4)
     assert Route(brokers, TOPIC).address == B
     assert brokers.addresses() == [A, B]
+
+
+def test_redirects_are_counted_until_a_broker_serves() -> None:
+    brokers = Brokers([A, B])
+    route = Route(brokers, TOPIC)
+    for number in range(1, MAX_HOPS + 3):
+        followed = route.failed(redirect(B if asked(route) == A else A, number))
+        assert followed == (number != MAX_HOPS + 1)
+    route.served()
+    route.answered()
+    assert brokers.redirects == {MAX_HOPS + 2: 1, 0: 1}
+    for _ in range(2 * MOST_COUNTED):
+        asked(route)
+        route.failed(redirect(B, 100))
+    route.served()
+    assert brokers.redirects[MOST_COUNTED] == 1
 
 
 def test_the_broker_that_serves_is_remembered_as_the_owner() -> None:

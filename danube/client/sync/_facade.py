@@ -1896,6 +1896,15 @@ class Client(Handle[_client.Client]):
         return self._inner.connected
 
     @property
+    def redirects(self) -> dict[int, int]:
+        """How many redirects it took until a broker served a call or a stream: number of times, by redirects.
+
+        In a cluster, a broker that does not own a topic names the owner. ``{0: 950, 1: 50}`` says that 50 calls and
+        streams were redirected once. More than 16 count as 16.
+        """
+        return self._inner.redirects
+
+    @property
     def waiting(self) -> str | None:
         """What calls, producers or consumers have been waiting for, for more than a second; None: for nothing.
 
