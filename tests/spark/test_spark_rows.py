@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,9 +23,11 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
-from pyspark_danube._routing import route_keys
-from pyspark_danube._rows import check_columns, to_messages
+from pyspark_danube._routing import route_keys, route_rows
+from pyspark_danube._rows import check_columns, first_time_us, to_messages
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
@@ -48,6 +52,7 @@ def test_a_key_goes_where_other_producers_send_it(kind, keys: list[str | None], 
         {"payload": StringType(), "key": StringType()},
         {"payload": StringType(), "key": BinaryType()},
         {"attributes": MapType(StringType(), StringType()), "payload": BinaryType()},
+        {"payload": BinaryType(), "partition": IntegerType(), "publish_time": TimestampType()},
     ],
 )
 def test_columns_that_are_taken(columns) -> None:
@@ -65,6 +70,8 @@ def test_columns_that_are_taken(columns) -> None:
         ({"payload": IntegerType()}, "'payload' is INT, but the sink takes BINARY or STRING"),
         ({"payload": BinaryType(), "key": LongType()}, r"CAST\(key AS STRING\)"),
         ({"payload": BinaryType(), "attributes": MapType(StringType(), IntegerType())}, "MAP<STRING,INT>"),
+        ({"payload": BinaryType(), "partition": LongType()}, r"CAST\(partition AS INT\)"),
+        ({"payload": BinaryType(), "publish_time": TimestampNTZType()}, r"CAST\(publish_time AS TIMESTAMP\)"),
     ],
 )
 def test_columns_that_are_refused(columns, message: str) -> None:
@@ -104,6 +111,38 @@ def test_keys_and_attributes_make_records() -> None:
         Record(b"b"),
         Record(b"c"),
     ]
+
+
+def test_a_partition_that_is_given_comes_before_that_of_the_key() -> None:
+    keys = ["a", "b", "c", None, None]
+    rows = pa.record_batch({"key": pa.array(keys), "partition": pa.array([4, None, 0, 2, None], pa.int32())})
+    assert route_rows(rows, "/default/t", 5, without_key=3).tolist() == [4, route_key("b", 5), 0, 2, 3]
+    assert route_rows(rows.select(["partition"]), "/default/t", 5, without_key=3).tolist() == [4, 3, 0, 2, 3]
+    assert route_rows(rows.select(["key"]), "/default/t", 5, without_key=3).tolist() == [
+        *(route_key(key, 5) for key in ("a", "b", "c")),
+        3,
+        3,
+    ]
+    with pytest.raises(InvalidArgumentError, match="for partition 4 of /default/t, and its partitions are 0 to 3"):
+        route_rows(rows, "/default/t", 4, without_key=0)
+    negative = pa.record_batch({"partition": pa.array([-1], pa.int32())})
+    with pytest.raises(InvalidArgumentError, match="for partition -1 of /default/t, and it has no partitions but 0"):
+        route_rows(negative, "/default/t", 1, without_key=0)
+
+
+def test_times_count_from_the_first() -> None:
+    times = pa.array([5_000_000, 2_000_000, None], pa.timestamp("us", "UTC"))
+    rows = pa.record_batch({"payload": pa.array([b"a", b"b", b"c"]), "publish_time": times})
+    assert first_time_us(rows) == 2_000_000
+    assert first_time_us(rows.select(["payload"])) is None
+    before = time.time_ns() // 1000
+    first, second, third = to_messages(rows, 3_000_000)
+    assert [first, second] == [Record(b"a", None, None, 2_000_000), Record(b"b", None, None, -1_000_000)]
+    assert isinstance(third, Record)
+    assert before <= third.publish_delta_us + 3_000_000 <= time.time_ns() // 1000
+    early = pa.record_batch({"payload": pa.array([b"a"]), "publish_time": pa.array([-1], pa.timestamp("us", "UTC"))})
+    with pytest.raises(InvalidArgumentError, match="publish_time before 1970"):
+        first_time_us(early)
 
 
 def test_nothing_is_made_up_for_nulls() -> None:

@@ -105,6 +105,23 @@ def test_rows_without_a_key_are_spread(spark: SparkSession, broker: BrokerProces
     assert min(len(records) for records in found.values()) >= 20_000
 
 
+def test_partition_and_time_are_those_of_the_rows(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    topic = "/default/k-times"
+    client.admin.create_topic(topic, partitions=3)
+    frame = spark.range(0, 300, 1, 2).selectExpr(
+        "CAST(id AS STRING) AS key",
+        "CAST(id AS STRING) AS payload",
+        "CAST(id % 3 AS INT) AS partition",
+        "timestamp_micros(1000000000000000 + (id * 7919000001) % 1000000000) AS publish_time",
+    )
+    write(frame, broker, topic=topic)
+    columns = ["partition", "key", "publish_time"]
+    again = spark.read.format("danube").options(servers=broker.url, topic=topic).load()
+    assert sorted(again.select(columns).collect()) == sorted(frame.select(columns).collect())
+    with pytest.raises(Exception, match="for partition 3 of /default/k-times, and its partitions are 0 to 2"):
+        write(frame.withColumn("partition", frame.partition + 1), broker, topic=topic)
+
+
 def test_partitions_may_commit_by_themselves(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
     topic = "/default/k-scope"
     client.admin.create_topic(topic, partitions=3)

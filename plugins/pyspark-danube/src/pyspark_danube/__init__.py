@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_danube._avro_text import avro_schema
+    from pyspark_danube._kafka import kafka_messages
     from pyspark_danube._session import Setting, session, settings
     from pyspark_danube._source import DefaultSource
 
-__all__ = ["DefaultSource", "Setting", "avro_schema", "session", "settings"]
+__all__ = ["DefaultSource", "Setting", "avro_schema", "kafka_messages", "session", "settings"]
 
 
 def __getattr__(name: str) -> Any:
@@ -38,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from pyspark_danube._avro_text import avro_schema
 
         return avro_schema
+    if name == "kafka_messages":
+        from pyspark_danube._kafka import kafka_messages
+
+        return kafka_messages
     if name in __all__:
         from pyspark_danube import _session
 

@@ -1,4 +1,4 @@
-"""Assigns rows to partitions: by key, in the same way as native producers, or in turn.
+"""Assigns rows to partitions: by a column, by key, in the same way as native producers, or in turn.
 
 A key belongs to partition FNV-1a 64 (key) mod N for all producers, so the messages of a key stay in order if Spark and
 other producers write to a topic. :func:`danube.model.names.route_key` computes the same in Python, at a microsecond per
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from danube.model.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["hash_keys", "route_keys", "utf8_bytes"]
+__all__ = ["hash_keys", "route_keys", "route_rows", "utf8_bytes"]
 
 _OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x100000001B3)
@@ -70,3 +72,34 @@ def route_keys(keys: Any, partitions: int, *, without_key: int) -> NDArray[np.in
     if keys.null_count:
         routes[np.asarray(keys.is_null())] = without_key
     return routes
+
+
+def route_rows(rows: pa.RecordBatch, topic: str, partitions: int, *, without_key: int) -> NDArray[np.int64]:
+    """Return the partition of each row: its column ``partition``, or, if that is null or absent, by its key.
+
+    Args:
+        rows: with ``key`` and ``partition``, or without.
+        topic: for messages.
+        partitions: number of partitions of the topic, at least 1; a plain topic has one.
+        without_key: partition of rows with neither.
+
+    Raises:
+        InvalidArgumentError: the topic has no such partition.
+    """
+    names = rows.schema.names
+    if "key" in names:
+        routes = route_keys(rows.column("key"), partitions, without_key=without_key)
+    else:
+        routes = np.full(len(rows), without_key, np.int64)
+    if "partition" not in names:
+        return routes
+    column = rows.column("partition")
+    chosen = np.asarray(column.fill_null(0)).astype(np.int64)
+    strange = chosen[(chosen < 0) | (chosen >= partitions)]
+    if len(strange):
+        has = f"its partitions are 0 to {partitions - 1}" if partitions > 1 else "it has no partitions but 0"
+        raise InvalidArgumentError(
+            f"a row is for partition {strange[0]} of {topic}, and {has}: create the topic with as many partitions as"
+            " the rows need before writing, or leave the column 'partition' out to route rows by key"
+        )
+    return np.where(np.asarray(column.is_null()), routes, chosen)

@@ -1,20 +1,23 @@
 """Converts rows to messages: the columns of the sink, and messages from Arrow columns.
 
-============== ====================== ==============================================================================
-column         type                   meaning
-============== ====================== ==============================================================================
-``payload``    BINARY or STRING       contents of the message; required, never null
-``key``        BINARY or STRING       determines the partition; null: none
-``attributes`` MAP<STRING, STRING>    null: none
-``topic``      STRING                 target topic of the row, if there is no option ``topic``
-============== ====================== ==============================================================================
+================ ==================== ==============================================================================
+column           type                 meaning
+================ ==================== ==============================================================================
+``payload``      BINARY or STRING     contents of the message; required, never null
+``key``          BINARY or STRING     determines the partition; null: none
+``attributes``   MAP<STRING, STRING>  null: none
+``topic``        STRING               target topic of the row, if there is no option ``topic``
+``partition``    INT                  partition of the topic; null: as without the column
+``publish_time`` TIMESTAMP            null: the time at which the row is written
+================ ==================== ==============================================================================
 
-Rows with neither key nor attributes become a list of payloads, which the client encodes without an object per
+Rows with neither key nor attributes nor time become a list of payloads, which the client encodes without an object per
 message.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -27,13 +30,15 @@ from danube.model.errors import ConfigurationError, InvalidArgumentError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["check_columns", "to_messages"]
+__all__ = ["check_columns", "first_time_us", "to_messages"]
 
 _COLUMNS = {
     "payload": ("binary", "string"),
     "key": ("binary", "string"),
     "attributes": ("map<string,string>",),
     "topic": ("string",),
+    "partition": ("int",),
+    "publish_time": ("timestamp",),
 }
 
 
@@ -79,21 +84,51 @@ def check_columns(schema: StructType, *, has_topic: bool) -> None:
         )
 
 
-def to_messages(rows: pa.RecordBatch) -> Sequence[bytes] | list[Record]:
-    """Return rows as messages: payloads alone if no row has a key or attributes.
+def first_time_us(rows: pa.RecordBatch) -> int | None:
+    """Return the earliest ``publish_time`` of rows in microseconds since the epoch; None without that column."""
+    times = _times(rows)
+    return None if times is None else min(times)
+
+
+def to_messages(rows: pa.RecordBatch, base_time_us: int | None = None) -> Sequence[bytes] | list[Record]:
+    """Return rows as messages: payloads alone if no row has a key or attributes, and there are no times.
+
+    Args:
+        rows: what Spark passes.
+        base_time_us: the time from which ``publish_time`` counts, in microseconds since the epoch; required with that
+            column.
 
     Raises:
-        InvalidArgumentError: a payload is null.
+        InvalidArgumentError: a payload is null, or a time is before 1970.
     """
     names = rows.schema.names
     payloads = _payloads(rows.column("payload"))
     keys = _values(_binary(rows.column("key"))) if "key" in names else None
     attributes = _attributes(rows.column("attributes")) if "attributes" in names else None
+    times = None if base_time_us is None else _times(rows)
+    if times is not None and base_time_us is not None:
+        nothing = [None] * len(payloads)
+        deltas = [each - base_time_us for each in times]
+        return list(map(Record, payloads, keys or nothing, attributes or nothing, deltas))
     if keys is None and attributes is None:
         return payloads
     if attributes is None:
         return list(map(Record, payloads, keys or ()))
     return list(map(Record, payloads, keys or [None] * len(payloads), attributes))
+
+
+def _times(rows: pa.RecordBatch) -> list[int] | None:
+    """Return the times of rows in microseconds since the epoch, that of now for a null; None without the column."""
+    if "publish_time" not in rows.schema.names:
+        return None
+    column = rows.column("publish_time").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    times: list[int] = column.fill_null(time.time_ns() // 1000).to_pylist()
+    if min(times, default=0) < 0:
+        raise InvalidArgumentError(
+            "a row has a publish_time before 1970; give such rows another one, for example"
+            " greatest(publish_time, timestamp_micros(0)), or null for the time of writing"
+        )
+    return times
 
 
 def _payloads(column: pa.Array) -> list[bytes]:

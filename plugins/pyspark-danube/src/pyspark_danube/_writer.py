@@ -53,8 +53,8 @@ from danube.model.stage_api import StagedBatch
 from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, broker_client, enter_client
 from pyspark_danube._registering import encoding_of, with_payload
 from pyspark_danube._reporting import report_batch, report_failure
-from pyspark_danube._routing import route_keys
-from pyspark_danube._rows import check_columns, to_messages
+from pyspark_danube._routing import route_rows
+from pyspark_danube._rows import check_columns, first_time_us, to_messages
 from pyspark_danube._spark_apis import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
@@ -230,7 +230,8 @@ def stage_rows(
 
     Raises:
         FailedPreconditionError: the write was aborted.
-        InvalidArgumentError: a row has no payload or no topic, or its value cannot be encoded.
+        InvalidArgumentError: a row has no payload or no topic, its value cannot be encoded, its topic has not its
+            partition, or its time is before 1970.
         DanubeError: the broker refuses them; the task has failed, and its stages are dropped.
     """
     with ExitStack() as stack:
@@ -263,6 +264,8 @@ class _Staging:
     targets: dict[str, list[str]] = field(default_factory=dict)
     """For each topic, the topic itself or its partitions."""
     stages: dict[str, Stage] = field(default_factory=dict)
+    base_time_us: int | None = None
+    """Earliest time of the first rows, if they have times. All batches count from it, so that small ones are joined."""
 
     def add(self, rows: pa.RecordBatch, topic: str) -> None:
         """Stage rows, for one topic or for those of the column."""
@@ -284,13 +287,13 @@ class _Staging:
         if targets is None:
             targets = self.targets[topic] = _targets(self.client, topic)
         self.turn = (self.turn + 1) % len(targets)
-        keys = rows.column("key") if "key" in rows.schema.names else None
-        if keys is None or keys.null_count == len(keys) or len(targets) == 1:
-            self._stage(targets[self.turn if len(targets) > 1 else 0]).add(to_messages(rows))
-            return
-        routes = route_keys(keys, len(targets), without_key=self.turn)
-        for index in np.unique(routes).tolist():
-            self._stage(targets[index]).add(to_messages(rows.take(pa.array(np.flatnonzero(routes == index)))))
+        if self.base_time_us is None:
+            self.base_time_us = first_time_us(rows)
+        routes = route_rows(rows, topic, len(targets), without_key=self.turn)
+        used = np.unique(routes).tolist()
+        for index in used:
+            part = rows if len(used) == 1 else rows.take(pa.array(np.flatnonzero(routes == index)))
+            self._stage(targets[index]).add(to_messages(part, self.base_time_us), self.base_time_us)
 
     def _stage(self, target: str) -> Stage:
         stage = self.stages.get(target)
