@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 from odd_messages import drawn
 
 import danube.compat
-from danube.broker.faces import Served
 from danube.compat.face import CompatFace
 from danube.model.errors import AlreadyExistsError, DanubeError, Status
 from danube.wire import Method
+
+if TYPE_CHECKING:
+    from danube.broker.faces import Served
 
 TOPIC, PARTS, CHECKED = "/default/t", "/default/p", "/default/checked"
 """No request is about the last one."""

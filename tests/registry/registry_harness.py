@@ -6,11 +6,10 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import trio
 
-from danube.broker.faces import Served
 from danube.http import Request, Response
 from danube.registry import RegistryFace
 from danube.registry.errors import CONTENT_TYPE
@@ -19,6 +18,9 @@ from danube.schema.book import Book, Change, Entry, Proposal, Registered
 from danube.schema.examine import Examination, Finding, examine
 from danube.schema.modes import Level, Policy
 from danube.wire import Service
+
+if TYPE_CHECKING:
+    from danube.broker.faces import Served
 
 
 class MemoryRegistry:
@@ -127,7 +129,7 @@ class Rest:
             has_security=False,
             started=True,
         )
-        self.face = RegistryFace(cast(Served, self.broker))
+        self.face = RegistryFace(cast("Served", self.broker))
 
     async def response(
         self, method: str, target: str, body: Any = None, headers: dict[str, str] | None = None

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
 from broker.directory.cluster_harness import Machine, cluster
 from registry_harness import Rest, avro
 
-from danube.broker.faces import Served
 from danube.registry.face import RegistryFace
+
+if TYPE_CHECKING:
+    from danube.broker.faces import Served
 
 pytestmark = pytest.mark.virtual
 
