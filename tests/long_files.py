@@ -17,6 +17,7 @@ LONGEST = (
     "tests/cli/test_cli_options.py",
     "tests/spark/test_spark_kill.py",
     "tests/spark/test_spark_kafka.py",
+    "tests/spark/test_spark_secure_cluster.py",
     "tests/client/test_sync_parameters.py",
     "tests/extended/test_two_gigabytes.py",
     "tests/simulation/test_simulation_cluster.py",
