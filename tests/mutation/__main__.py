@@ -16,7 +16,7 @@ import pytest
 
 from .judged import Judged
 from .operators import mutants_of
-from .recording import record
+from .recording import RecordingError, record
 from .report import Summary, survivor_text, table
 from .sampling import choose, draw
 from .session import Session, Task, Verdict
@@ -26,7 +26,7 @@ _PLACEBO_EACH = 25
 
 
 def main() -> int:
-    """Try mistakes; return 1 if fewer than ``--floor`` of them are noticed."""
+    """Try mistakes; return 1 if fewer than ``--floor`` of them are noticed, or some could not be tried."""
     arguments = _arguments()
     seed = _fresh_seed() if arguments.seed is None else arguments.seed
     sources = {source.name: source for source in sources_of(arguments.packages)}
@@ -35,7 +35,11 @@ def main() -> int:
     if arguments.only:
         drawn = [mutant for mutant in drawn if arguments.only in f"{mutant.module}.{mutant.function}"]
     print(f"{len(drawn)} of {sum(map(len, everything.values()))} mistakes, seed {seed}", flush=True)  # noqa: T201
-    known = record(arguments.tests, arguments.cache, arguments.jobs)
+    try:
+        known = record(arguments.tests, arguments.cache, arguments.jobs)
+    except RecordingError as error:
+        print(f"no mistake was tried: {error}", file=sys.stderr)  # noqa: T201
+        return 1
 
     judged = Judged()
     outcomes: list[tuple[str, str]] = []

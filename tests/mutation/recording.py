@@ -32,12 +32,16 @@ import pytest
 from .forking import settle
 from .targets import ELSEWHERE, PACKAGES, ROOT, sources_of
 
-__all__ = ["CoverageMap", "record"]
+__all__ = ["CoverageMap", "RecordingError", "record"]
 
 _PLAN = "DANUBE_MUTATION_RECORDING"
 _OWN = {"examples.py", "forking.py", "recording.py", "targets.py"}
 """Modules of this package on which a record depends."""
 _FILE_TIMEOUT_S = 900.0
+
+
+class RecordingError(Exception):
+    """Tests could not be recorded, so it is not known which of them reach a mistake."""
 
 
 class CoverageMap:
@@ -72,7 +76,11 @@ class CoverageMap:
 
 
 def record(tests: Sequence[str], cache: Path, jobs: int) -> CoverageMap:
-    """The map of these tests (directories and files below the root), from the cache as far as it is there."""
+    """The map of these tests (directories and files below the root), from the cache as far as it is there.
+
+    Raises:
+        RecordingError: the process that records tests has failed, or has left some out.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     files = list(dict.fromkeys(file for name in tests for file in _files(ROOT / name)))
     surroundings = _hash(_surroundings())
@@ -124,8 +132,10 @@ def _record_files(places: dict[Path, Path], jobs: int) -> None:
         )
         missing = [file for file, place in places.items() if not place.exists()]
         if ended.returncode or missing:
-            names = ", ".join(str(file.relative_to(ROOT)) for file in missing)
-            raise RuntimeError(f"{names or 'tests'} could not be recorded:\n{ended.stdout[-4000:]}")
+            names = ", ".join(str(file.relative_to(ROOT)) for file in missing) or "the tests"
+            raise RecordingError(
+                f"{names} could not be recorded; pytest ended with {ended.returncode}:\n{ended.stdout[-4000:]}"
+            )
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from .__main__ import main
 from .judged import Judged
 from .operators import mutants_of
 from .patching import Loaded, NotPlanted
@@ -409,3 +411,16 @@ def test_every_mistake_there_is_makes_sense() -> None:
             assert come
     assert count > 10_000
     assert nothing < count / 50
+
+
+def test_tests_that_cannot_be_recorded_end_the_run_with_their_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = subprocess.CompletedProcess[str]([], 3, stdout="INTERNALERROR> no such fixture")
+    monkeypatch.setattr("tests.mutation.recording.subprocess.run", lambda *_arguments, **_options: ended)
+    tests = str(Path(__file__).relative_to(ROOT))
+    monkeypatch.setattr("sys.argv", ["mutation", "--seed", "1", "--cache", str(tmp_path), "--tests", tests])
+    assert main() == 1
+    told = capsys.readouterr().err
+    assert f"no mistake was tried: {tests} could not be recorded; pytest ended with 3" in told
+    assert "no such fixture" in told
