@@ -34,6 +34,8 @@ PARTITIONS = 3
 SOURCE = "flights"
 TOPIC = "/default/imported"
 AT_ONCE = 150
+MOST = 8_000
+"""Records that are produced at most, however long a run takes."""
 SEED = 20_261_128
 
 DRIVER = """
@@ -82,7 +84,8 @@ class Source(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(0.1):
-            self.produce(self._chance.randint(10, 40))
+            if sum(map(len, self.sent)) < MOST:
+                self.produce(self._chance.randint(10, 40))
 
     def stop(self) -> int:
         """End, and return how many records there are."""
