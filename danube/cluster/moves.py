@@ -142,7 +142,7 @@ class Departure:
     Args:
         move: its id.
         little_bytes: a round that has sent at most this is the last one.
-        stored: whether the topic stores messages. One that does not moves by the switch alone.
+        stored: whether the topic stores messages. One that does not is frozen and switched: there is nothing to copy.
 
     Attributes:
         action: what is to be done now. Its outcome is passed to :meth:`next`, which returns the next one. The last one
@@ -156,7 +156,8 @@ class Departure:
         self._reason = ""
         self._switched = False
         """Whether a switch was sent whose outcome is not certain."""
-        self.action: Action = Reserve() if stored else Switch()
+        self._stored = stored
+        self.action: Action = Reserve() if stored else Freeze()
 
     def next(self, event: Event) -> Action:
         """Return what is to be done after the outcome of the present action."""
@@ -182,7 +183,7 @@ class Departure:
             is_last = event.sent_bytes <= self._little_bytes or self._rounds >= MOST_ROUNDS
             return Freeze() if is_last else Copy()
         if isinstance(action, Freeze):
-            return Complete()
+            return Complete() if self._stored else Switch()
         if isinstance(action, Complete):
             return Switch()
         assert isinstance(action, Switch), f"{action} is the end"

@@ -60,7 +60,10 @@ class FakeNode:
             each: SimpleNamespace(name=each, topic_id=hash(each), lossy=False, is_frozen=False, durability=durability)
             for each in topics
         }
-        self.topics |= {each: SimpleNamespace(name=each, topic_id=hash(each), lossy=True, kept=kept) for each in lossy}
+        self.topics |= {
+            each: SimpleNamespace(name=each, topic_id=hash(each), lossy=True, is_frozen=False, kept=kept)
+            for each in lossy
+        }
         self.records = {}
         self.assignments = {}
         self.owned = set()

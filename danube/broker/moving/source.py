@@ -325,7 +325,8 @@ class _Move:
             return Refused(
                 f"what was on its way to it has not settled within move_freeze_s = {self._limits.move_freeze_s:g}"
             )
-        self._check_kept(topic)
+        if not topic.lossy:
+            self._check_kept(topic)
         return Done()
 
     async def _complete(self) -> Event:

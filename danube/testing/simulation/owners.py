@@ -93,7 +93,8 @@ def _served(node: BrokerNode) -> list[tuple[str, TopicId]]:
     return [
         (topic.name, topic.topic_id)
         for topic in life.broker.directory.topics()
-        if (_accepts(topic) if topic.lossy else not topic.is_frozen)
+        if not topic.is_frozen
+        and (not topic.lossy or _accepts(topic))
         and (topic.lossy or topic.durability is not Durability.REMOTE or _is_certain(life))
     ]
 
