@@ -1,8 +1,7 @@
-"""Builds an object of batches that fill a gap in a topic's history. Pure."""
+"""Builds an object of batches that fill a gap in a topic's history."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,8 @@ from danube.history.objects import object_name
 from danube.history.packing import BuiltObject, Packer
 
 if TYPE_CHECKING:
+    import random
+
     from danube.history.packing import Named
     from danube.history.tenure import Tenure
     from danube.log import StoredBatch

@@ -79,13 +79,13 @@ class _Landing:
 class _Copy:
     """A topic that is being copied to this broker."""
 
-    def __init__(self, call: Open, record: TopicRecord) -> None:
+    def __init__(self, call: Open, record: TopicRecord, *, is_remote: bool) -> None:
         self.topic_id = call.topic_id
         self.move = call.move
         self.name = call.topic
         self.epoch = call.epoch
         self.durability: Durability = record.durability
-        self.is_remote = record.durability is Durability.REMOTE
+        self.is_remote = is_remote
         """Whether its state is in a wal, and its batches are in the storage."""
         self.wal = ""
         """The wal that has the state."""
@@ -195,7 +195,7 @@ class Arrivals:
         level = directory.level(record)
         if not level.keeps:
             raise FailedPreconditionError(f"topic {call.topic!r} stores nothing, so nothing of it is copied")
-        if record.durability is Durability.REMOTE:
+        if level.commits_to_storage:
             return await self._open_remote(call, record)
         if record.storage not in directory.history.storages:
             raise FailedPreconditionError(f"broker {me} has no storage {record.storage!r}, which the topic needs")
@@ -209,7 +209,7 @@ class Arrivals:
         former = self._copies.get(topic_id)
         if former is not None or topic_id in journal.topic_ids():
             await self._bury(topic_id, former)
-        copy = _Copy(call, record)
+        copy = _Copy(call, record, is_remote=False)
         self._copies[topic_id] = copy
         directory.expected.add(topic_id)
         payload = TAKEOVER_ENTRY.pack(call.move, call.first_offset, call.epoch)
@@ -224,7 +224,7 @@ class Arrivals:
         await handover.reserve(call.topic, record)
         if former is not None or handover.has_copy(call.topic_id):
             await self._bury(call.topic_id, former)
-        copy = self._copies[call.topic_id] = _Copy(call, record)
+        copy = self._copies[call.topic_id] = _Copy(call, record, is_remote=True)
         directory.expected.add(call.topic_id)
         return copy
 

@@ -39,7 +39,6 @@ from danube.cluster.records import (
 from danube.history.sealed_end import Sealed, sealed_range
 from danube.metadata import Condition, Put
 from danube.metadata.table import decode_record
-from danube.model import Durability
 from danube.model.cluster_api import MOST_LOST, ForgetBroker, ForgetGaps, Forgotten, ForgottenGaps, LostTopic
 from danube.model.errors import (
     DanubeError,
@@ -170,7 +169,8 @@ class ForgetOperations:
         await catalogue.tables.topics.load()
         found = []
         for name, record in catalogue.topics():
-            if record.durability not in (Durability.DISK, Durability.OS):
+            level = self._directory.level(record)
+            if not level.keeps or level.recovers_itself:
                 continue
             for each, topic_id in members(name, record):
                 if topic_key(topic_id) in owned:
