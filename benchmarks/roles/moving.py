@@ -114,10 +114,12 @@ class _Publishers:
 
     Attributes:
         acknowledged: when the last message of each topic was, by the monotonic clock.
+        most_redirects: the most redirects that any call or stream of their clients took; known at the end.
     """
 
     def __init__(self, topics: Sequence[str], payload: bytes) -> None:
         self.acknowledged: dict[str, float] = {}
+        self.most_redirects = 0
         self._topics = topics
         self._payload = payload
         self._opening = trio.Semaphore(_CALLERS)
@@ -140,9 +142,11 @@ class _Publishers:
         self._again.set()
 
     async def _run_client(self, addresses: str, topics: Sequence[str]) -> None:
-        async with connect_to(addresses) as client, trio.open_nursery() as nursery:
-            for topic in topics:
-                nursery.start_soon(self._run, client, topic)
+        async with connect_to(addresses) as client:
+            async with trio.open_nursery() as nursery:
+                for topic in topics:
+                    nursery.start_soon(self._run, client, topic)
+            self.most_redirects = max(self.most_redirects, *client.redirects)
 
     async def _run(self, client: Client, topic: str) -> None:
         await self._opening.acquire()
@@ -237,6 +241,7 @@ async def _drain(work: Work, control: Control) -> Outcome:
         "drain_s": drained - began,
         "topics_per_s": len(topics) / (drained - began),
         "settle_s": settled - drained,
+        "hops": publishers.most_redirects,
     }
     return _outcome(ready, len(topics), control, values)
 

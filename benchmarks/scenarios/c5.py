@@ -28,13 +28,15 @@ SCENARIO = Scenario(
     title=(
         f"Drain of a broker with {TOPICS:,} topics of durability disk, {moving.FILLED} messages of 100 B each, in a "
         "cluster of three on one machine: seconds until it has no topics, and from then on until the producers of all "
-        f"topics ({moving.CLIENTS} clients, idle during the drain, told at once) have sent again (settle)"
+        f"topics ({moving.CLIENTS} clients, idle during the drain, told at once) have sent again (settle), and "
+        "the most redirects that a call took"
     ),
-    metrics=("drain_s", "topics_per_s", "settle_s"),
+    metrics=("drain_s", "topics_per_s", "settle_s", "hops"),
     arms=(Arm("cluster", 0, 100, "drain_broker; send", _repeat, label="danube", server=Cluster(shared=True)),),
     targets=(
         Target("c5", "drain_s", 30, at_least=False),
         Target("c5", "settle_s", 2, at_least=False),
+        Target("c5", "hops", 3, at_least=False),
     ),
     usual=False,
     warm_up=False,
