@@ -27,6 +27,7 @@ _REASONS: Final = {
     Reason.CREATED: "it was created there",
     Reason.FAILOVER: "its former owner died",
     Reason.FOUND: "that broker had it before it became a member of the cluster",
+    Reason.FORGOTTEN: "its former owner was declared gone",
     Reason.MOVED: "it was moved there",
 }
 _MOVE_REASONS: Final = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from cluster.cluster_views import B3, gone, session, status, told, topics, view, whole
 
 from danube.cluster.absences import Absences
 from danube.cluster.explain import explain_broker, explain_topic, place_of, sorted_places
 from danube.cluster.group_memory import MemberRecord
-from danube.cluster.records import BrokerRecord, BrokerState
+from danube.cluster.records import BrokerRecord, BrokerState, Reason
 from danube.cluster.status import Answer, KnownTopic
 from danube.model import Durability
 from danube.model.ids import BrokerId, TopicId
@@ -38,6 +40,12 @@ def test_a_topic_that_is_served():
         "Topic /default/t3 is served by broker b2 at 10.0.0.2:6650, which owns it in epoch 2 (it was created there)."
     )
     assert found.remedy == ""
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_for_an_owner_can_be_said(reason):
+    found = explained(whole(), place(whole(), 3, state="served", reason=reason.value))
+    assert re.search(r"in epoch 2 \([a-z ]+\)\.$", found.sentence)
 
 
 def test_a_topic_waits_for_the_broker_whose_disk_has_it():
