@@ -43,6 +43,7 @@ _BROKER_COLUMNS = [
     "storages",
 ]
 _VOTER_COLUMNS = ["member", "broker", "address", "role", "applied", "behind"]
+_GAP_COLUMNS = ["topic", "from", "to", "broker", "since", "by", "state"]
 _TOPIC_COLUMNS = ["topic", "durability", "state", "owner", "address", "epoch", "reason", "sealed to", "detail"]
 
 
@@ -119,7 +120,7 @@ def explain(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what is the matter with a broker or a topic: its owner, why it is not served, and what to do."""
+    """Say what is the matter with a broker or a topic: its owner, why it is not served, what is lost, what to do."""
     found = run_with_client(lambda client: client.admin.cluster_explain(subject), url, context)
     if output is Output.JSON:
         print_json(to_plain(found))
@@ -137,6 +138,13 @@ def explain(
         show_rows(rows, [column for column in _TOPIC_COLUMNS if any(row[column] for row in rows)], output)
         if found.more:
             print(f"... and {found.more:,} more")
+    if found.gaps:
+        from danube.cli.topics import gap_rows
+
+        print()
+        show_rows(gap_rows(found.gaps), _GAP_COLUMNS, output)
+        if found.more_gaps:
+            print(f"... and {found.more_gaps:,} more gaps")
 
 
 @cluster_app.command("upgrade")

@@ -22,9 +22,11 @@ from danube.cli._retention import (
 from danube.model.policies import Durability, Retention
 
 if TYPE_CHECKING:
-    from danube.model.api import TopicInfo
+    from collections.abc import Sequence
 
-__all__ = ["topics_app"]
+    from danube.model.api import DeclaredGap, TopicInfo
+
+__all__ = ["gap_rows", "topics_app"]
 
 topics_app = typer.Typer(no_args_is_help=True, help="List, create, describe, seal, restore and delete topics.")
 
@@ -168,12 +170,21 @@ def forget_gap(
     It was declared gone (danube cluster forget). After that its messages cannot be given back any more. On a terminal
     it asks first.
     """
-    from danube.cli._format import iso_time
-
     if not dry_run:
         confirm(yes, lambda: f"Give up what {topic} has lost with a broker, even if its disk returns?")
     gaps = run_with_client(lambda client: client.admin.forget_gaps(topic, dry_run=dry_run), url, context)
-    rows = [
+    rows = gap_rows(gaps)
+    if rows or output is not Output.TABLE:
+        show_rows(rows, ["topic", "from", "to", "broker", "since", "by"], output)
+    else:
+        print(f"no subscription of {topic} waits for messages that were lost")
+
+
+def gap_rows(gaps: Sequence[DeclaredGap]) -> list[dict[str, Any]]:
+    """Return the rows of a table of declared gaps; ``to`` is the offset after the last one."""
+    from danube.cli._format import iso_time
+
+    return [
         {
             "topic": gap.topic,
             "from": gap.start,
@@ -181,13 +192,10 @@ def forget_gap(
             "broker": gap.broker,
             "since": iso_time(gap.since_us),
             "by": gap.by or None,
+            "state": "waited for" if gap.open else "given up",
         }
         for gap in gaps
     ]
-    if rows or output is not Output.TABLE:
-        show_rows(rows, ["topic", "from", "to", "broker", "since", "by"], output)
-    else:
-        print(f"no subscription of {topic} waits for messages that were lost")
 
 
 def _row(topic: TopicInfo) -> dict[str, Any]:

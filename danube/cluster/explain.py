@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from danube.cluster.gaps import GapState, lost_with, shown_gap, spoken_gap, spoken_since
 from danube.cluster.records import BrokerState, MoveReason, Reason, broker_name, topic_key
 from danube.cluster.status import KnownTopic, View, moves_on
 from danube.model import Durability
+from danube.model.api import DeclaredGap
 from danube.model.cluster_api import MOST_PLACES, BrokerRow, ClusterStatus, Explained, TopicPlace
 from danube.model.ids import BrokerId, TopicId
 from danube.model.spoken import spoken_count, spoken_duration
@@ -73,6 +75,17 @@ def explain_topic(view: View, subject: str, places: Sequence[TopicPlace]) -> Exp
         subject: the name that was asked for.
         places: the topic itself, or its partitions, in their order; the owners that run have been asked.
     """
+    found = _explain_places(view, subject, places)
+    gaps = [
+        shown_gap(place.topic, gap)
+        for place in places
+        for gap in view.gaps.get(place.topic_id, ())
+        if gap.state is not GapState.FILLED
+    ]
+    return _with_gaps(view, found, sorted(gaps, key=lambda gap: not gap.open), subject)
+
+
+def _explain_places(view: View, subject: str, places: Sequence[TopicPlace]) -> Explained:
     if len(places) == 1:
         sentence, remedy = _explain_place(view, places[0])
         return Explained(
@@ -105,6 +118,38 @@ def explain_topic(view: View, subject: str, places: Sequence[TopicPlace]) -> Exp
         topics=shown[:MOST_PLACES],
         more=max(0, len(shown) - MOST_PLACES),
     )
+
+
+def _with_gaps(view: View, found: Explained, gaps: Sequence[DeclaredGap], topic: str) -> Explained:
+    """Add the gaps of offsets, those for which subscriptions wait first, and how they are filled or given up.
+
+    Args:
+        view: of the broker that answers.
+        found: what else is the matter.
+        gaps: all of them.
+        topic: the one to name in a command.
+    """
+    found.gaps, found.more_gaps = list(gaps[:MOST_PLACES]), max(0, len(gaps) - MOST_PLACES)
+    if not gaps:
+        return found
+    first, waiting = gaps[0], sum(gap.open for gap in gaps)
+    lost = (
+        f"{spoken_gap(first)} were lost with broker {first.broker}, which was declared gone"
+        f" {spoken_since(first, view.wall_clock_s)}"
+    )
+    if not waiting:
+        more = f"; so it is with {spoken_count(len(gaps) - 1, 'more gap')}" if len(gaps) > 1 else ""
+        found.sentence += f" O{lost[1:]}; they were given up, and nothing waits for them{more}."
+        return found
+    more = f", and for {spoken_count(waiting - 1, 'more gap')}" if waiting > 1 else ""
+    found.sentence += f" O{lost[1:]}: subscriptions wait for them{more}."
+    first_of_all = f"{found.remedy.removesuffix('.')}. " if found.remedy else ""
+    found.remedy = (
+        f"{first_of_all}To give back what the disk of {first.broker} has, if it still exists: danube"
+        " cluster return-tail --data-dir DIRECTORY, while no broker runs on it. To give it up: danube topics"
+        f" forget-gap {topic}"
+    )
+    return found
 
 
 def _with_doubt(view: View, sentence: str) -> str:
@@ -248,7 +293,12 @@ def _start(name: str) -> str:
 
 
 def explain_broker(
-    view: View, row: BrokerRow, status: ClusterStatus, places: Sequence[TopicPlace], total: int
+    view: View,
+    row: BrokerRow,
+    status: ClusterStatus,
+    places: Sequence[TopicPlace],
+    total: int,
+    known: Mapping[TopicId, KnownTopic],
 ) -> Explained:
     """Explain a broker.
 
@@ -258,9 +308,10 @@ def explain_broker(
         status: of the cluster.
         places: topics that it owns, at most :data:`MOST_PLACES`, those that are not served first.
         total: how many it owns.
+        known: topics that have lost messages with it, as far as the catalogue knows them.
     """
     sentence, remedy = _explain_row(view, row, status, places)
-    return Explained(
+    found = Explained(
         subject=row.name,
         state=row.state,
         sentence=_with_doubt(view, sentence),
@@ -268,6 +319,9 @@ def explain_broker(
         topics=list(places),
         more=max(0, total - len(places)),
     )
+    lost = lost_with(view.gaps).get(BrokerId(row.broker), [])
+    gaps = [shown_gap(known[topic_id].name, gap) for topic_id, gap in lost if topic_id in known]
+    return _with_gaps(view, found, gaps, "TOPIC" if len(gaps) > 1 else gaps[0].topic if gaps else "")
 
 
 def _explain_row(view: View, row: BrokerRow, status: ClusterStatus, places: Sequence[TopicPlace]) -> tuple[str, str]:

@@ -19,13 +19,16 @@ the lost disk, or forgotten by an operator. The row stays after that, because of
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from danube.cluster.records import broker_name
+from danube.model.api import DeclaredGap
 from danube.model.ids import BrokerId, Offset, TopicId
 from danube.model.ranges import RangeSet
+from danube.model.spoken import spoken_duration
 
 __all__ = [
     "DEFAULT_RESERVE",
@@ -34,8 +37,12 @@ __all__ = [
     "GapState",
     "gap_name",
     "is_gap_name",
+    "lost_with",
     "open_ranges",
     "reserve_of",
+    "shown_gap",
+    "spoken_gap",
+    "spoken_since",
     "topic_gaps",
     "topic_of_gap",
     "undeclared",
@@ -114,6 +121,46 @@ def topic_of_gap(name: str) -> TopicId:
 def open_ranges(gaps: Iterable[GapRecord]) -> list[tuple[int, int]]:
     """Return the ranges for which subscriptions wait, in order."""
     return sorted((gap.start, gap.end) for gap in gaps if gap.state is GapState.OPEN)
+
+
+def lost_with(gaps: Mapping[TopicId, Sequence[GapRecord]]) -> dict[BrokerId, list[tuple[TopicId, GapRecord]]]:
+    """Return the open gaps by the brokers that were lost, each with its topic or partition, in the order of topics."""
+    found: dict[BrokerId, list[tuple[TopicId, GapRecord]]] = {}
+    for topic_id in sorted(gaps):
+        for gap in gaps[topic_id]:
+            if gap.state is GapState.OPEN:
+                found.setdefault(gap.broker, []).append((topic_id, gap))
+    return found
+
+
+def shown_gap(topic: str, gap: GapRecord) -> DeclaredGap:
+    """Return a gap in the form of the API; a filled one is what was never used of it."""
+    start = gap.filled_end if gap.state is GapState.FILLED else gap.start
+    return DeclaredGap(
+        topic=topic,
+        start=start,
+        end=gap.end,
+        broker=broker_name(gap.broker),
+        since_us=int(gap.since_s * 1e6),
+        by=gap.by,
+        open=gap.state is GapState.OPEN,
+    )
+
+
+def spoken_gap(gap: DeclaredGap) -> str:
+    """Name a gap in a sentence: ``offsets 2 to 1,025 of /default/t``; the last one is included."""
+    return f"offsets {gap.start:,} to {gap.end - 1:,} of {gap.topic}"
+
+
+def spoken_since(gap: DeclaredGap, now_s: float) -> str:
+    """Say when a gap was declared, and by which principal: ``3 h ago by ann``.
+
+    Args:
+        gap: the gap.
+        now_s: seconds since 1970.
+    """
+    ago = f"{spoken_duration(max(0.0, now_s - gap.since_us / 1e6))} ago"
+    return f"{ago} by {gap.by}" if gap.by else ago
 
 
 def undeclared(low: int, high: int, gaps: Iterable[GapRecord]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ answer is shown all the same, with the reason: a cluster is looked at most when 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ import msgspec
 
 from danube.cluster.absences import Absences
 from danube.cluster.features import outlook
+from danube.cluster.gaps import GapRecord, lost_with, shown_gap, spoken_gap, spoken_since
 from danube.cluster.group_memory import MemberRecord
 from danube.cluster.records import (
     Assignment,
@@ -38,6 +39,7 @@ from danube.model.cluster_api import (
     BrokerFigures,
     BrokerRow,
     ClusterStatus,
+    LostOffsets,
     MetadataMember,
     MetadataStanding,
     MetadataStatus,
@@ -55,6 +57,7 @@ __all__ = [
     "compose_status",
     "may_take_topics",
     "moves_on",
+    "shown_gaps",
     "shown_moves",
     "unserved",
 ]
@@ -96,6 +99,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     members: Mapping[str, MemberRecord] = {}
     """Members of the group that keeps the metadata, if brokers keep them."""
     moves: Mapping[str, MoveRecord] = {}
+    gaps: Mapping[TopicId, Sequence[GapRecord]] = {}
+    """Declared gaps in the offsets of topics and partitions."""
     wall_clock_s: float = 0.0
     """Seconds since 1970, by the clock of the broker whose view this is."""
     has_leader: bool = True
@@ -181,6 +186,11 @@ def shown_moves(view: View) -> list[TopicId]:
     return [parse_topic_id(name) for name, _ in islice(view.moves.items(), MOST_MOVES)]
 
 
+def shown_gaps(view: View) -> list[TopicId]:
+    """Return the topics whose gaps a status lists."""
+    return [topic_id for found in lost_with(view.gaps).values() for topic_id, _ in found[:MOST_WAITING_NAMES]]
+
+
 def compose_status(
     view: View, answers: Mapping[BrokerId, Answer], known: Mapping[TopicId, tuple[KnownTopic, Assignment]]
 ) -> ClusterStatus:
@@ -189,7 +199,8 @@ def compose_status(
     Args:
         view: of the broker that answers.
         answers: of the brokers that were asked; its own, too.
-        known: the :func:`unserved` topics and the :func:`shown_moves`, as far as the catalogue knows them.
+        known: the :func:`unserved` topics, the :func:`shown_moves` and the :func:`shown_gaps`, as far as the catalogue
+            knows them.
     """
     waiting = [(topic, each) for topic, each in known.values() if not view.has_session(each.owner)]
     counts = Counter(assignment.owner for assignment in view.assignments.values())
@@ -206,6 +217,7 @@ def compose_status(
         waiting=_waiting(view, waiting),
         moving=len(view.moves),
         moves=list(_moves(view, known)),
+        lost=list(_lost(view, known)),
     )
     leaving, arriving = Counter[int](), Counter[int]()
     for name, move in view.moves.items():
@@ -214,7 +226,7 @@ def compose_status(
             leaving[view.assignments[name].owner] += 1
     for row in status.brokers:
         row.leaving, row.arriving = leaving[row.broker], arriving[row.broker]
-    status.warnings = [*_warnings(status), *_level_warnings(view)]
+    status.warnings = [*_warnings(status), *_lost_warnings(view, status), *_level_warnings(view)]
     return status
 
 
@@ -230,6 +242,16 @@ def _moves(view: View, known: Mapping[TopicId, tuple[KnownTopic, Assignment]]) -
             reason=move.reason.value,
             by=move.by,
             age_s=max(0.0, view.wall_clock_s - move.ordered_s),
+        )
+
+
+def _lost(view: View, known: Mapping[TopicId, tuple[KnownTopic, Assignment]]) -> Iterator[LostOffsets]:
+    for broker, found in sorted(lost_with(view.gaps).items()):
+        shown = [(known[each][0].name, gap) for each, gap in found[:MOST_WAITING_NAMES] if each in known]
+        yield LostOffsets(
+            broker=broker,
+            topics=len({topic_id for topic_id, _ in found}),
+            gaps=[shown_gap(name, gap) for name, gap in shown],
         )
 
 
@@ -386,6 +408,17 @@ def _warnings(status: ClusterStatus) -> Iterator[str]:
         yield f"{topics} {verb} for broker {row.name}{away}; see: danube cluster explain {row.name}"
     for row in status.brokers:
         yield from _broker_warnings(status, row)
+
+
+def _lost_warnings(view: View, status: ClusterStatus) -> Iterator[str]:
+    for lost in status.lost:
+        name = broker_name(BrokerId(lost.broker))
+        found = [spoken_gap(gap) for gap in lost.gaps] + (["..."] if lost.topics > len(lost.gaps) else [])
+        gone = f"declared gone {spoken_since(lost.gaps[0], view.wall_clock_s)}: " if lost.gaps else "declared gone: "
+        yield (
+            f"subscriptions of {spoken_count(lost.topics, 'topic')} wait for what was lost with broker {name},"
+            f" {gone}{', '.join(found)}; see: danube cluster explain {name}"
+        )
 
 
 def _level_warnings(view: View) -> Iterator[str]:

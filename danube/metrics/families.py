@@ -218,6 +218,13 @@ STORED: Final = _add(
 STOPPED: Final = _add(
     _A.TOPIC, _G, "danube_topic_stopped", "Topics or partitions that stopped because stored data is damaged.", "topic"
 )
+GAPS: Final = _add(
+    _A.TOPIC,
+    _G,
+    "danube_topic_gaps",
+    "Ranges of offsets that were lost with a broker and for which subscriptions wait: danube cluster explain TOPIC.",
+    "topic",
+)
 OWNED: Final = _add(_A.TOPIC, _G, "danube_broker_topics_owned", "Topics and partitions that this broker serves.")
 
 # --- Subscriptions

@@ -107,6 +107,7 @@ class TopicTally:
         sent: messages that were acknowledged to their producers.
         refused: messages that were refused, by the code of the error.
         producers, consumers, stopped: how many; ``consumers`` include readers.
+        gaps: ranges of offsets that were lost, and that subscriptions wait for.
         offsets: start and end; None of sums.
         journal_bytes, storage_bytes: of its batches.
         subscriptions: by name.
@@ -115,6 +116,7 @@ class TopicTally:
     __slots__ = (
         "bytes_in",
         "consumers",
+        "gaps",
         "journal_bytes",
         "messages_in",
         "offsets",
@@ -129,7 +131,7 @@ class TopicTally:
     def __init__(self) -> None:
         self.messages_in = self.bytes_in = self.sent = 0
         self.refused: dict[str, int] = {}
-        self.producers = self.consumers = self.stopped = 0
+        self.producers = self.consumers = self.stopped = self.gaps = 0
         self.offsets: tuple[int, int] | None = None
         self.journal_bytes = self.storage_bytes = 0
         self.subscriptions: dict[str, SubscriptionTally] = {}
@@ -157,6 +159,7 @@ class TopicTally:
         self.producers += other.producers
         self.consumers += other.consumers
         self.stopped += other.stopped
+        self.gaps += other.gaps
         self.journal_bytes += other.journal_bytes
         self.storage_bytes += other.storage_bytes
 

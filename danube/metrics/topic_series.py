@@ -37,6 +37,7 @@ def write_topic(text: Exposition, name: str, found: TopicTally, counts: Counts |
         text.add(of.START_OFFSET, found.offsets[0], name)
         text.add(of.END_OFFSET, found.offsets[1], name)
     text.add(of.STOPPED, found.stopped, name)
+    text.add(of.GAPS, found.gaps, name)
 
 
 def write_subscription(

@@ -48,6 +48,7 @@ __all__ = [
     "OpenGaps",
     "ForgottenGaps",
     "GetClusterStatus",
+    "LostOffsets",
     "LostTopic",
     "MetadataMember",
     "MetadataStanding",
@@ -78,7 +79,7 @@ MOST_STAYING: Final = 100
 MOST_LOST: Final = 1_000
 """Most topics of a broker that is gone that an answer lists; it counts the others."""
 MOST_WAITING_NAMES: Final = 3
-"""Most names of topics in a :class:`WaitingTopics`."""
+"""Most names of topics in a :class:`WaitingTopics`, and most gaps in a :class:`LostOffsets`."""
 
 
 class ClusterMethod:
@@ -260,6 +261,17 @@ class WaitingTopics(_Message, kw_only=True):
     """Some of their names."""
 
 
+class LostOffsets(_Message, kw_only=True):
+    """What was lost with one broker, and is neither given back nor given up (``danube cluster forget``)."""
+
+    broker: int
+    """The broker that was declared gone."""
+    topics: int
+    """Number of topics and partitions whose subscriptions wait for it."""
+    gaps: list[DeclaredGap]
+    """The first :data:`MOST_WAITING_NAMES` gaps of offsets."""
+
+
 class MoveRow(_Message, kw_only=True):
     """A topic or partition that moves to another broker, or is to."""
 
@@ -304,6 +316,8 @@ class ClusterStatus(_Message, kw_only=True):
     """Topics and partitions that are ordered to move to another broker."""
     moves: list[MoveRow] = []
     """Of them, the first :data:`MOST_MOVES`."""
+    lost: list[LostOffsets] = []
+    """What was lost with brokers that were declared gone, by broker."""
 
 
 # --- Explanations ----------------------------------------------------------------------------------------------------
@@ -360,6 +374,11 @@ class Explained(_Message, kw_only=True):
     """Of a topic: itself, or its partitions. Of a broker: those that are assigned to it, the waiting ones first."""
     more: int = 0
     """Number of further topics."""
+    gaps: list[DeclaredGap] = []
+    """Of a topic: offsets that were lost with a broker. Of a broker: those that were lost with it, and for which
+    subscriptions wait. At most :data:`MOST_PLACES`."""
+    more_gaps: int = 0
+    """Number of further gaps."""
 
 
 # --- Upgrades --------------------------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ from danube.cli import _cluster_doctor as cluster_doctor
 from danube.cli import cluster as cluster_module
 from danube.cli import topics as topics_module
 from danube.cli.app import app
-from danube.cluster.explain import explain_broker, place_of
+from danube.cluster.explain import explain_broker, explain_topic, place_of
+from danube.cluster.gaps import GapRecord
 from danube.cluster.status import KnownTopic
 from danube.model import Durability
 from danube.model.checks import Check
 from danube.model.cluster_api import MetadataStanding, Upgraded
-from danube.model.ids import TopicId
+from danube.model.ids import BrokerId, Offset, TopicId
 from danube.model.records import TopicRecord
 
 AWAY = """\
@@ -119,10 +120,37 @@ def test_an_explanation_says_what_to_do(answered, away):
     found = view()
     places = [place_of(found, TopicId(each), KnownTopic(f"/default/t{each}", Durability.DISK)) for each in (4, 5)]
     places[0].sealed_end = 8113
-    answered(explain_broker(found, away.brokers[2], away, places, 5))
+    answered(explain_broker(found, away.brokers[2], away, places, 5, {}))
     assert printed("explain", "b3") == EXPLAINED + "... and 3 more\n"
     assert printed("explain", "b3", "-o", "raw").splitlines()[0].startswith("/default/t4\tdisk\twaiting\tb3")
     assert json.loads(printed("explain", "b3", "-o", "json"))["more"] == 3
+
+
+def test_what_was_lost_is_listed(answered):
+    gap = GapRecord(start=Offset(2), end=Offset(10), broker=BrokerId(3), since_s=1_000.0, by="ann")
+    found = whole(gaps={TopicId(3): [gap]}, wall_clock_s=11_800.0)
+    place = place_of(found, TopicId(3), KnownTopic("/default/t3", Durability.DISK))
+    place.state = "served"
+    answered(explain_topic(found, "/default/t3", [place]))
+    assert (
+        printed("explain", "/default/t3")
+        == """\
+/default/t3: served
+Topic /default/t3 is served by broker b2 at 10.0.0.2:6650, which owns it in epoch 2 (it was created there). \
+Offsets 2 to 9 of /default/t3 were lost with broker b3, which was declared gone 3 h ago by ann: subscriptions wait for \
+them.
+> To give back what the disk of b3 has, if it still exists: danube cluster return-tail --data-dir DIRECTORY, while no \
+broker runs on it. To give it up: danube topics forget-gap /default/t3
+
+topic        from  to  broker  since                        by   state
+/default/t3     2  10  b3      1970-01-01T00:16:40.000000Z  ann  waited for
+"""
+    )
+    (shown,) = json.loads(printed("explain", "/default/t3", "-o", "json"))["gaps"]
+    assert (shown["start"], shown["end"], shown["broker"], shown["open"]) == (2, 10, "b3", True)
+    answered(status(found, told(1, 2, 3), topics(found, 3)))
+    assert "\n! subscriptions of 1 topic wait for what was lost with broker b3, " in printed("status")
+    assert json.loads(printed("status", "-o", "json"))["lost"][0]["topics"] == 1
 
 
 def test_a_list_of_topics_names_the_brokers_whose_part_is_not_counted(monkeypatch):

@@ -9,11 +9,13 @@ from cluster.cluster_views import B3, gone, session, status, told, topics, view,
 
 from danube.cluster.absences import Absences
 from danube.cluster.explain import explain_broker, explain_topic, place_of, sorted_places
+from danube.cluster.gaps import GapRecord, GapState
 from danube.cluster.group_memory import MemberRecord
 from danube.cluster.records import BrokerRecord, BrokerState, Reason
 from danube.cluster.status import Answer, KnownTopic
 from danube.model import Durability
-from danube.model.ids import BrokerId, TopicId
+from danube.model.cluster_api import MOST_PLACES
+from danube.model.ids import BrokerId, Offset, TopicId
 
 
 def place(found, number, durability=Durability.DISK, **fields):
@@ -27,10 +29,10 @@ def explained(found, *places):
     return explain_topic(found, "/default/t", list(places))
 
 
-def broker(found, name, answers, waiting=()):
+def broker(found, name, answers, waiting=(), known=None):
     made = status(found, answers, waiting)
     row = next(row for row in made.brokers if row.name == name)
-    return explain_broker(found, row, made, [], row.topics)
+    return explain_broker(found, row, made, [], row.topics, known or {})
 
 
 def test_a_topic_that_is_served():
@@ -216,3 +218,79 @@ def test_a_broker_in_trouble():
     assert "Its journal has messages of 1 topic that do not exist." in sick.sentence
     assert sick.remedy == "See danube storage status --url danube://10.0.0.1:6650"
     assert B3 == 3
+
+
+def lost(*starts, broker=B3, state=GapState.OPEN, by="ann"):
+    return [
+        GapRecord(
+            start=Offset(start),
+            end=Offset(start + 8),
+            broker=broker,
+            since_s=1_000.0,
+            by=by,
+            state=state,
+            filled_end=start,
+        )
+        for start in starts
+    ]
+
+
+def test_what_a_topic_has_lost_is_named():
+    made = whole(gaps={TopicId(3): lost(2)}, wall_clock_s=11_800.0)
+    found = explained(made, place(made, 3, state="served"))
+    assert found.sentence.endswith(
+        " Offsets 2 to 9 of /default/t3 were lost with broker b3, which was declared gone 3 h ago by ann: subscriptions"
+        " wait for them."
+    )
+    assert found.remedy == (
+        "To give back what the disk of b3 has, if it still exists: danube cluster return-tail --data-dir DIRECTORY,"
+        " while no broker runs on it. To give it up: danube topics forget-gap /default/t"
+    )
+    assert [(each.topic, each.start, each.end, each.broker, each.open) for each in found.gaps] == [
+        ("/default/t3", 2, 10, "b3", True)
+    ]
+    forgotten = whole(gaps={TopicId(3): lost(2, 40, by="", state=GapState.FORGOTTEN)}, wall_clock_s=1_012.0)
+    found = explained(forgotten, place(forgotten, 3, state="served"))
+    assert found.sentence.endswith(
+        " Offsets 2 to 9 of /default/t3 were lost with broker b3, which was declared gone 12 s ago; they were given up,"
+        " and nothing waits for them; so it is with 1 more gap."
+    )
+    assert (found.remedy, len(found.gaps)) == ("", 2)
+    filled = whole(gaps={TopicId(3): lost(2, state=GapState.FILLED)})
+    found = explained(filled, place(filled, 3, state="served"))
+    assert "lost" not in found.sentence
+    assert found.gaps == []
+
+
+def test_gaps_of_partitions_are_counted_and_come_after_what_else_is_to_do():
+    gaps = {TopicId(3): lost(2, state=GapState.FORGOTTEN), TopicId(4): lost(2), TopicId(5): lost(30)}
+    made = view(gaps=gaps, wall_clock_s=2_000.0)
+    places = [place(made, number) for number in (4, 5)]
+    found = explained(made, place(made, 3, state="served"), *places)
+    assert "Offsets 2 to 9 of /default/t4 were lost with broker b3" in found.sentence
+    assert found.sentence.endswith(": subscriptions wait for them, and for 1 more gap.")
+    assert found.remedy.startswith(
+        "Start b3 on its data directory; the topic is served again as soon as it is back. To"
+    )
+    assert [each.topic for each in found.gaps] == ["/default/t4", "/default/t5", "/default/t3"]
+    many = whole(gaps={TopicId(3): lost(*range(0, 10 * (MOST_PLACES + 7), 10))})
+    found = explained(many, place(many, 3, state="served"))
+    assert (len(found.gaps), found.more_gaps) == (MOST_PLACES, 7)
+
+
+def test_what_was_lost_with_a_broker_is_named():
+    gaps = {TopicId(number): lost(2) for number in (1, 2, 3)} | {TopicId(4): lost(2, broker=BrokerId(9))}
+    made = view(brokers=gone(view(), "b3"), assignments={}, gaps=gaps, wall_clock_s=2_000.0)
+    known = {TopicId(each): KnownTopic(f"/default/t{each}", Durability.DISK) for each in (2, 3, 4)}
+    found = broker(made, "b3", told(1, 2), known=known)
+    assert found.state == "gone"
+    assert found.sentence == (
+        "Broker b3 was declared gone for good (started 0 times). It was last at 10.0.0.3:6650. Offsets 2 to 9 of"
+        " /default/t2 were lost with broker b3, which was declared gone 17 min ago by ann: subscriptions wait for them,"
+        " and for 1 more gap."
+    )
+    assert found.remedy.endswith("To give it up: danube topics forget-gap TOPIC")
+    assert [each.topic for each in found.gaps] == ["/default/t2", "/default/t3"]
+    del known[TopicId(3)]
+    assert broker(made, "b3", told(1, 2), known=known).remedy.endswith("danube topics forget-gap /default/t2")
+    assert broker(made, "b2", told(1, 2), known=known).gaps == []

@@ -19,12 +19,13 @@ from cluster.cluster_views import (
 )
 
 from danube.cluster.absences import Absences
+from danube.cluster.gaps import GapRecord, GapState
 from danube.cluster.group_memory import MemberRecord
 from danube.cluster.records import BrokerRecord, BrokerState
-from danube.cluster.status import Answer, unserved
+from danube.cluster.status import Answer, shown_gaps, unserved
 from danube.model import Durability
 from danube.model.cluster_api import MetadataStanding
-from danube.model.ids import BrokerId, TopicId
+from danube.model.ids import BrokerId, Offset, TopicId
 
 
 def test_brokers_that_run_and_one_that_is_away():
@@ -177,6 +178,33 @@ def test_conditions_of_a_broker_are_warnings():
     assert sealing.startswith("sealing has been failing at b1 for 90 s; see: danube storage status --url danube://10.0")
     assert stranded.startswith("the journal of b1 has messages of 2 topics that do not exist; see: danube topics")
     assert clock == "the clock of b2 is 5.0 s behind that of b1"
+
+
+def test_what_was_lost_with_a_broker_is_a_warning_until_it_is_settled():
+    def gap(broker, state=GapState.OPEN):
+        return GapRecord(start=Offset(2), end=Offset(1_026), broker=broker, since_s=1_000.0, by="ann", state=state)
+
+    settled = [gap(B3, GapState.FILLED), gap(B3, GapState.FORGOTTEN)]
+    gaps = {TopicId(1): settled, TopicId(2): [*settled, gap(B3)], TopicId(3): [gap(BrokerId(9))]}
+    made = whole(gaps=gaps, wall_clock_s=11_800.0)
+    assert shown_gaps(made) == [TopicId(2), TopicId(3)]
+    found = status(made, told(1, 2, 3), topics(made, 2))
+    assert [(each.broker, each.topics, len(each.gaps)) for each in found.lost] == [(3, 1, 1), (9, 1, 0)]
+    assert (found.lost[0].gaps[0].topic, found.lost[0].gaps[0].since_us) == ("/default/t2", 1_000_000_000)
+    known, unknown = found.warnings
+    assert known == (
+        "subscriptions of 1 topic wait for what was lost with broker b3, declared gone 3 h ago by ann: offsets 2 to"
+        " 1,025 of /default/t2; see: danube cluster explain b3"
+    )
+    assert unknown == (
+        "subscriptions of 1 topic wait for what was lost with broker b9, declared gone: ...; see: danube cluster"
+        " explain b9"
+    )
+    many = whole(gaps={TopicId(number): [gap(B3)] for number in (1, 2, 3, 4, 5)}, wall_clock_s=1_000.0)
+    (warning,) = status(many, told(1, 2, 3), topics(many, 1, 2, 3, 4, 5)).warnings
+    assert warning.startswith("subscriptions of 5 topics wait for")
+    assert "of /default/t2, offsets 2 to 1,025 of /default/t3, ...; see" in warning
+    assert status(whole(gaps={TopicId(1): settled}), told(1, 2, 3)).lost == []
 
 
 def test_unserved_topics_are_those_of_brokers_without_a_session():

@@ -31,7 +31,9 @@ def test_partitions_are_summed_by_subscription() -> None:
     total.subscriptions["a"].oldest_age_s = 3.0
     more = topic(7, a=2, b=4)
     more.subscriptions["a"].stuck_s = 9.0
+    total.gaps, more.gaps = 1, 2
     total.add(more)
+    assert total.gaps == 3
     assert (total.messages_in, total.offsets) == (12, None)
     a, b = total.subscriptions["a"], total.subscriptions["b"]
     assert (a.counts.delivered, b.counts.delivered) == (3, 4)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from danube.cluster.gaps import GAPS, GapRecord, GapState, gap_name, topic_gaps, topic_of_gap
-from danube.cluster.records import broker_name
+from danube.cluster.gaps import GAPS, GapRecord, gap_name, topic_gaps, topic_of_gap
 from danube.metadata import Condition, Delete, Put
-from danube.model import api
 from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
     from danube.metadata import MetadataStore, RowChange, Table
 
-__all__ = ["GapBook", "shown_gap"]
+__all__ = ["GapBook"]
 
 _encode = msgspec.msgpack.encode
 
@@ -63,9 +61,9 @@ class GapBook:
         gaps = self._by_topic.get(topic_id)
         return gaps[-1].end if gaps else FIRST_OFFSET
 
-    def every(self) -> Iterable[tuple[TopicId, tuple[GapRecord, ...]]]:
-        """Return all topics with gaps."""
-        return self._by_topic.items()
+    def every(self) -> Mapping[TopicId, tuple[GapRecord, ...]]:
+        """Return all gaps, by topic or partition; a view that changes with the rows."""
+        return self._by_topic
 
     async def refresh(self) -> None:
         """Read all rows again: they include every gap that was declared before this was called.
@@ -104,20 +102,6 @@ class GapBook:
             rows, _ = await self._store.list(topic_gaps(topic_id))
             if rows:
                 await self._store.transact([], [Delete(row.key) for row in rows])
-
-
-def shown_gap(topic: str, gap: GapRecord) -> api.DeclaredGap:
-    """Return a gap in the form of the API; a filled one is what was never used of it."""
-    start = gap.filled_end if gap.state is GapState.FILLED else gap.start
-    return api.DeclaredGap(
-        topic=topic,
-        start=start,
-        end=gap.end,
-        broker=broker_name(gap.broker),
-        since_us=int(gap.since_s * 1e6),
-        by=gap.by,
-        open=gap.state is GapState.OPEN,
-    )
 
 
 def _ignore(topic_id: TopicId) -> None:

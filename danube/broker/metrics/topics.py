@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from danube.broker.delivery.explain import state_of
+from danube.cluster.gaps import open_ranges
 from danube.log import TopicLog
 from danube.metrics.tallies import Consumer, SubscriptionCounts, SubscriptionTally, TopicTally
 from danube.model.ids import Offset
@@ -43,6 +44,7 @@ def topic_tally(topic: Topic, sealed: TopicHistory | None, *, sizes: bool) -> To
     found.producers = intake.producers
     found.consumers = sum(len(pump.consumers) for pump in topic.pumps())
     found.stopped = topic.failure is not None
+    found.gaps = sum(end > topic.start_offset for _, end in open_ranges(topic.gaps))
     if sizes and not topic.lossy:
         found.journal_bytes = topic.stored_bytes
         found.storage_bytes = sealed.size_bytes if sealed is not None else 0

@@ -32,9 +32,10 @@ from danube.cluster.asking import (
     encode,
 )
 from danube.cluster.features import FEATURE_LEVEL
+from danube.cluster.gaps import lost_with
 from danube.cluster.group_memory import MEMBERS, MemberRecord, is_member_name
 from danube.cluster.records import broker_name, parse_topic_id, topic_key
-from danube.cluster.status import Answer, KnownTopic, View, compose_status, shown_moves, unserved
+from danube.cluster.status import Answer, KnownTopic, View, compose_status, shown_gaps, shown_moves, unserved
 from danube.history.sealed_end import sealed_end
 from danube.metadata import Table
 from danube.model import Durability, api, validate_topic
@@ -176,6 +177,7 @@ class ClusterOperations:
             session_revisions={name: sessions.revision(name) for name in sessions.values},
             assignments=member.assignments.values,
             moves=member.moves.values,
+            gaps=self._directory.catalogue.gaps.every(),
             wall_clock_s=self._directory.runtime.clock_us() / 1e6,
             coordinator=self._coordinator(),
             absences=self._absences,
@@ -201,7 +203,7 @@ class ClusterOperations:
         return await self._compose(self.view(), gather=request.gather)
 
     async def _compose(self, view: View, *, gather: bool) -> ClusterStatus:
-        known = self._known({*unserved(view), *shown_moves(view)})
+        known = self._known({*unserved(view), *shown_moves(view), *shown_gaps(view)})
         waiting = {
             topic_id: (topic, view.assignments[topic_key(topic_id)])
             for topic_id, topic in known.items()
@@ -256,7 +258,8 @@ class ClusterOperations:
         chosen = self._known(owned[: 5 * MOST_PLACES])
         places = sorted_places([place_of(view, topic_id, topic) for topic_id, topic in chosen.items()])[:MOST_PLACES]
         await self._complete(view, places)
-        return explain_broker(view, row, status, sorted_places(places), len(owned))
+        lost = self._known(topic_id for topic_id, _ in lost_with(view.gaps).get(BrokerId(row.broker), ()))
+        return explain_broker(view, row, status, sorted_places(places), len(owned), lost)
 
     # --- Topics ---
 

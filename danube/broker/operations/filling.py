@@ -67,7 +67,7 @@ class FillOperations:
         await catalogue.gaps.refresh()
         wanted = {
             topic_id: [gap for gap in gaps if gap.broker == broker and gap.state is GapState.OPEN]
-            for topic_id, gaps in catalogue.gaps.every()
+            for topic_id, gaps in catalogue.gaps.every().items()
         }
         found = [
             GapToFill(topic=each, topic_id=topic_id, start=gap.start, end=gap.end, move=gap.move)

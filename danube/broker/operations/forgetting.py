@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from danube.broker.catalogue.gap_book import shown_gap
 from danube.broker.security.caller import caller_name
-from danube.cluster.gaps import DEFAULT_RESERVE, GAPS, GapRecord, GapState, gap_name
+from danube.cluster.gaps import DEFAULT_RESERVE, GAPS, GapRecord, GapState, gap_name, shown_gap
 from danube.cluster.group_memory import MEMBERS, MemberRecord, is_member_name
 from danube.cluster.placement import Placement
 from danube.cluster.records import (

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from danube.broker.catalogue.gap_book import shown_gap
 from danube.broker.directory.directory import names_behind
 from danube.broker.directory.policies import bind_subject, change_quota
 from danube.broker.operations.across import Across
 from danube.broker.operations.merging import known_of
 from danube.broker.operations.storages import sealed_part_of
+from danube.cluster.gaps import shown_gap
 from danube.cluster.ownership import Elsewhere, Mine
 from danube.history.tenure import owner_epoch
 from danube.log import TopicLog

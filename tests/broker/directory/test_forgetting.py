@@ -10,12 +10,13 @@ import pytest
 import trio
 from broker.broker_harness import wait_until
 from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
+from metrics_text import parse
 
 from danube.broker.directory.tail import open_tail, read_identity
 from danube.cli._return_tail import _piece as piece_of
 from danube.cli._return_tail import give_back
 from danube.client import Client
-from danube.cluster.gaps import DEFAULT_RESERVE, GapState
+from danube.cluster.gaps import DEFAULT_RESERVE, GapState, lost_with
 from danube.cluster.records import BrokerState, Reason, parse_broker, topic_key
 from danube.model.cluster_api import Forgotten
 from danube.model.errors import BrokerForgottenError, FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -226,6 +227,46 @@ class Taker:
             with trio.move_on_after(1):
                 raise AssertionError(f"{await consumer.receive()} was not expected")
         return found
+
+
+async def test_what_was_lost_is_named_until_it_is_given_up(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        await publish(client, topic, b"a", b"b")
+        await client.admin.seal_topic(topic)
+        name = await lose(world, victim)
+        told = await forget(client, name)
+        end = next(each.gap_end for each in told.topics if each.topic == topic)
+        await wait_until(lambda: served_by(world, topic) is not None)
+        heir = served_by(world, topic)
+        assert heir is not None
+
+        async def gaps_counted() -> float:
+            async with heir.client() as other:
+                return parse(await other.admin.metrics()).one("danube_topic_gaps", topic=topic)
+
+        lost = f"ffsets 2 to {end - 1:,} of {topic}"
+        for subject in (topic, name):
+            found = await client.admin.cluster_explain(subject)
+            assert f" O{lost} were lost with broker {name}, which was declared gone " in found.sentence
+            assert f"danube topics forget-gap {topic}" in found.remedy
+            assert [(each.start, each.end, each.broker) for each in found.gaps] == [(2, end, name)]
+        status = await client.admin.cluster_status()
+        assert [(each.broker, each.topics) for each in status.lost] == [(parse_broker(name), 1)]
+        assert any(f"o{lost}; see: danube cluster explain {name}" in warning for warning in status.warnings)
+        assert await gaps_counted() == 1
+
+        await client.admin.forget_gaps(topic)
+        for machine in (world.machines[0], world.machines[2]):
+            gaps = machine.broker.directory.catalogue.gaps
+            await wait_until(lambda gaps=gaps: not lost_with(gaps.every()))  # type: ignore[misc]
+        assert await gaps_counted() == 0
+        assert (await client.admin.cluster_explain(name)).gaps == []
+        found = await client.admin.cluster_explain(topic)
+        assert "they were given up" in found.sentence
+        assert (found.state, found.remedy) == ("served", "")
+        assert (await client.admin.cluster_status()).lost == []
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
