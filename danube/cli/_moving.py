@@ -144,6 +144,8 @@ def _show_lost(found: Forgotten, output: Output) -> None:
     topics = f"{count:,} {'topic' if count == 1 else 'topics'}"
     if found.accepted:
         print(f"broker {found.name} is gone: it may not join again. {topics} of its disk went on elsewhere")
+        if found.member_problem:
+            print(f"! it still counts as one that keeps the metadata: {found.member_problem}; repeat the command")
     else:
         print(
             f"Nothing was changed. {topics} wait for the disk of {found.name}: what is not sealed of them is lost if it"

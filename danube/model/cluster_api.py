@@ -541,6 +541,9 @@ class Forgotten(_Message, kw_only=True):
     """The first :data:`MOST_LOST`."""
     more: int = 0
     """Number of further topics."""
+    member_problem: str = ""
+    """Why its place among those that keep the metadata, and perhaps its vote, is not taken away yet; the call may be
+    repeated. Empty: it has none."""
 
 
 class ForgetGaps(_Message):

@@ -13,7 +13,7 @@ from danube.cli import _moving as moving_module
 from danube.cli import cluster as cluster_module
 from danube.cli.app import app
 from danube.cluster.records import MoveReason, MoveRecord, topic_key
-from danube.model.cluster_api import BalancePlan, BrokerDrain, BrokerLoadRow, MoveRow, StayingTopic
+from danube.model.cluster_api import BalancePlan, BrokerDrain, BrokerLoadRow, Forgotten, MoveRow, StayingTopic
 from danube.model.ids import BrokerId, TopicId
 
 WHY = "its history is in the storage 'default' of b2, which other brokers cannot reach"
@@ -124,3 +124,14 @@ def test_the_status_shows_what_moves(answered: Any) -> None:
     lines = printed("cluster", "status").splitlines()
     assert lines[0].endswith(" · 1 moving")
     assert [line.rsplit("  ", 1)[1].strip() for line in lines[1:5]] == ["moves", "1 leaving", "1 arriving", "-"]
+
+
+def test_forget_says_that_a_vote_could_not_be_taken_away(answered: Any) -> None:
+    told_well = Forgotten(broker=3, name="b3", accepted=True)
+    told_busy = Forgotten(broker=3, name="b3", accepted=True, member_problem="the leader is busy; try again")
+    answered(told_well, told_busy)
+    gone = "broker b3 is gone: it may not join again. 0 topics of its disk went on elsewhere\n"
+    assert printed("cluster", "forget", "b3", "--accept-loss") == gone
+    assert printed("cluster", "forget", "b3", "--accept-loss") == (
+        f"{gone}! it still counts as one that keeps the metadata: the leader is busy; try again; repeat the command\n"
+    )

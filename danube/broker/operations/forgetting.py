@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+import trio
 
 from danube.broker.security.caller import caller_name
 from danube.cluster.gaps import DEFAULT_RESERVE, GAPS, GapRecord, GapState, gap_name, shown_gap
@@ -44,11 +45,13 @@ from danube.model.errors import (
     FailedPreconditionError,
     MetadataConflictError,
     NotFoundError,
+    UnavailableError,
 )
 from danube.model.ids import BrokerId, Offset, OwnerEpoch, TopicId
 from danube.model.log_events import log_event
 from danube.model.names import split_partition
 from danube.model.records import members
+from danube.model.spoken import spoken_count
 from danube.raft import NodeId
 
 if TYPE_CHECKING:
@@ -63,6 +66,9 @@ _GROUP: Final = 20
 """Topics of one transaction: up to four conditions and two changes each."""
 _ATTEMPTS: Final = 8
 """How often a change is tried again that met another one."""
+_REMOVALS: Final = 3
+"""How often it is tried to remove a metadata member: the leader makes one change of its voters at a time."""
+_REMOVAL_PAUSE_S: Final = 1.0
 _BROKER: Final = msgspec.msgpack.Decoder(BrokerRecord)
 _MEMBER: Final = msgspec.msgpack.Decoder(MemberRecord)
 _encode = msgspec.msgpack.encode
@@ -107,13 +113,29 @@ class ForgetOperations:
             FailedPreconditionError: it runs, or it is this broker; no broker can take its topics; or the feature level
                 of the cluster is too low.
             MetadataConflictError: its topics change all the time; try again.
-            UnavailableError: the metadata do not answer; part of it may be done: repeat the call.
+            UnavailableError: the metadata do not answer, for example because too few of their voters run; part of
+                it may be done: repeat the call.
         """
+        try:
+            return await self._forget(request)
+        except UnavailableError as error:
+            standing = self._store.standing()
+            if not standing.member or standing.leader:
+                raise
+            raise UnavailableError(
+                f"broker {request.broker} cannot be forgotten now: the metadata have no leader, because too few of"
+                f" their {spoken_count(len(standing.voters), 'voter')} run. Start brokers that vote (danube cluster"
+                " voters lists them), and repeat the command; if their disks are permanently lost, too, see: danube"
+                " cluster recover --help"
+            ) from error
+
+    async def _forget(self, request: ForgetBroker) -> Forgotten:
         broker = parse_broker(request.broker)
         self._membership.check_moves()
         record, revision = await self._checked(broker)
         orphans = await self._orphans(broker)
         reserve = record.reserve or DEFAULT_RESERVE
+        member_problem = ""
         if request.accept_loss:
             if orphans:
                 self._placement()  # refused before anything changes
@@ -131,10 +153,12 @@ class ForgetOperations:
                     f"broker {request.broker} is gone from now on, and {len(left)} of its topics have no other owner"
                     " yet, because they change all the time; repeat the command"
                 )
-            await self._leave_group(record.identity)
+            member_problem = await self._leave_group(record.identity)
         else:
             targets = {}
-        return self._told(broker, request, orphans, targets, reserve)
+        told = self._told(broker, request, orphans, targets, reserve)
+        told.member_problem = member_problem
+        return told
 
     # --- What is there ---
 
@@ -153,8 +177,9 @@ class ForgetOperations:
             )
         if await self._store.get(SESSIONS + name) is not None:
             raise FailedPreconditionError(
-                f"broker {name} cannot be forgotten: it runs. To take it out of the cluster without any loss: danube"
-                f" cluster drain {name} --wait, then stop it"
+                f"broker {name} cannot be forgotten: it runs, or has ended so recently that it still has a session. To"
+                f" take it out of the cluster without any loss: danube cluster drain {name} --wait, then stop it. If it"
+                " has ended, repeat the command in a minute"
             )
         return record, item.mod_revision
 
@@ -279,23 +304,39 @@ class ForgetOperations:
         result = await self._store.transact(list(conditions.values()), operations)
         await assignments.reached(result.revision)
 
-    async def _leave_group(self, identity: str) -> None:
-        """Remove the members of a broker from the group that keeps the metadata, as far as that is possible now."""
+    async def _leave_group(self, identity: str) -> str:
+        """Remove the members of a broker from the group that keeps the metadata; return why one stays, if it does."""
         if self._remove_member is None:
-            return
+            return ""
         rows, _ = await self._store.list(MEMBERS)
         for row in rows:
             name = row.key.removeprefix(MEMBERS)
             if is_member_name(name) and decode_record(row, _MEMBER.decode).identity == identity:
-                try:
-                    await self._remove_member(NodeId(int(name)))
-                except DanubeError as error:
+                problem = await self._remove(self._remove_member, NodeId(int(name)))
+                if problem:
                     _log.warning(
                         "metadata member %s of a broker that is gone stays for now: %s; repeat the command",
                         name,
-                        error,
+                        problem,
                         extra=log_event("metadata.member_stays"),
                     )
+                    return problem
+        return ""
+
+    async def _remove(self, remove: Callable[[NodeId], Awaitable[object]], member: NodeId) -> str:
+        problem = ""
+        for attempt in range(_REMOVALS):
+            if attempt:
+                await trio.sleep(_REMOVAL_PAUSE_S)
+            try:
+                await remove(member)
+            except UnavailableError as error:  # the leader is changing the voters just now, or is another one
+                problem = str(error)
+            except DanubeError as error:
+                return str(error)
+            else:
+                return ""
+        return problem
 
     def _told(
         self,

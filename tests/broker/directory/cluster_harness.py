@@ -19,8 +19,10 @@ from danube.client import Environment
 from danube.metadata import Capabilities, MemoryStore, MetadataStore
 from danube.storage import MemorySpace
 from danube.testing.metadata import FaultyMetadataStore
+from danube.testing.metadata_history import MetadataHistory
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import BrokerNode, Life
+from danube.testing.simulation.raft_machine import ROOMY, RaftMachine
 from danube.testing.simulation.trace import Trace
 
 
@@ -61,7 +63,11 @@ class Machine:
         self._world = world
         rack = world.racks[number - 1] if world.racks else ""
         config = small_config(world.directory / self.name, listen=[f"{self.name}:6650"], rack=rack, **world.settings)
-        self.node = SharedNode(
+        make: Any = SharedNode
+        if world.metadata_history is not None:
+            random = Random(world.seed + 1_000 + number)
+            make = partial(BrokerNode, raft=RaftMachine(self.name, random, world.metadata_history, ROOMY))
+        self.node = make(
             self.name,
             config,
             network=world.network,
@@ -142,6 +148,10 @@ class ClusterWorld:
         """Whether the storages say that they are shared."""
         self.seed = int(settings.pop("seed", 0))
         """Worlds that share nothing but a storage need different ones: what their brokers draw has to differ."""
+        self.metadata_history: MetadataHistory | None = None
+        """If the brokers keep the metadata themselves, as a Raft group."""
+        if settings.pop("keeps_metadata", False):
+            self.metadata_history = MetadataHistory()
         self.racks: Sequence[str] = settings.pop("racks", ())
         """Of the brokers, in their order; empty: they have none."""
         self.settings = settings
@@ -159,6 +169,8 @@ async def cluster(
     directory: Path, count: int = 2, *, patience_s: float = PATIENCE_S * 10, **settings: Any
 ) -> AsyncGenerator[ClusterWorld, None]:
     """Run a cluster around the body; its brokers have the ids 1 and up, in their order."""
+    if settings.get("keeps_metadata"):
+        settings["peers"] = ",".join(f"h{number}:6650" for number in range(1, count + 1))
     failure: BaseException | None = None
     try:
         with trio.fail_after(patience_s):
@@ -167,11 +179,17 @@ async def cluster(
                 for number in range(1, count + 1):
                     machine = Machine(world, number)
                     world.machines.append(machine)
-                    await machine.start()
+                    if world.metadata_history is None:
+                        await machine.start()
+                if world.metadata_history is not None:  # they wait for each other
+                    async with trio.open_nursery() as starting:
+                        for machine in world.machines:
+                            starting.start_soon(machine.start)
                 yield world
                 for machine in world.machines:
                     if machine.node.life is not None:
-                        machine.heal()
+                        if world.metadata_history is None:
+                            machine.heal()
                         await machine.drain()
                 nursery.cancel_scope.cancel()
     except ExceptionGroup as group:
