@@ -136,6 +136,8 @@ class _Face:
             {topic_id: taken for topic_id, (at, taken) in topics.copies.items() if at == wal},
             {topic.topic_id: topic.move for topic in known if topic.move},
             [topic.topic_id for topic in known if topic.topic_id in topics.leaving],
+            {topic.topic_id: topic.move_epoch for topic in known if topic.move_epoch},
+            set(topics.left.get(wal, ())),
         )
 
     def topic_name(self, topic_id: TopicId) -> str:
@@ -165,6 +167,8 @@ class BucketLevel(Level):
         by_id: the served topics by id.
         copies: the states of topics that are moving to this broker, by id, each with the wal that has it.
         leaving: topics that are about to move away, and are frozen.
+        left: topics that have moved away, by the wals that they have left.
+        kept: topics of wals of this broker that older metadata assign to another wal: not served, and not removed.
         claims: the wals of this broker.
     """
 
@@ -180,6 +184,8 @@ class BucketLevel(Level):
         self.by_id: dict[int, Topic] = {}
         self.copies: dict[TopicId, tuple[Wal, TopicTaken]] = {}
         self.leaving: set[TopicId] = set()
+        self.left: dict[Wal, set[TopicId]] = {}
+        self.kept: dict[TopicId, tuple[str, TopicRecord]] = {}
         self._handover: Handover | None = None
         self._wal_of: dict[int, Wal] = {}
         """The wals of topics that were built."""
@@ -346,15 +352,23 @@ class BucketLevel(Level):
         after, me = change.after, self.membership.me
         self._assigned.set()
         self._assigned = trio.Event()
-        if after is None:
-            return
         topic_id = parse_topic_id(change.name)
+        if after is None:
+            self._deleted(topic_id)
+            return
         wal = self._wal_of.get(topic_id)
         if wal is not None and wal_of(after) == wal.name and (after.owner != me or self._is_later(topic_id)):
             error = OwnerFencedError(
                 f"wal {wal.name} of storage {wal.storage!r} was given to another broker while this one had no session"
             )
             self.claims.lose(wal, error)
+
+    def _deleted(self, topic_id: TopicId) -> None:
+        """Forget a topic that was deleted, and that is not in the wals of this broker according to the metadata."""
+        for left in self.left.values():
+            left.discard(topic_id)
+        if topic_id in self.kept:
+            self.handover.deleted(topic_id)
 
     def _is_later(self, topic_id: TopicId) -> bool:
         """Whether a topic of this broker had another owner since it was built."""
@@ -370,6 +384,7 @@ class BucketLevel(Level):
             self.history.release_topic(TopicId(topic_id))
         for copied in [topic_id for topic_id, (at, _) in self.copies.items() if at == wal]:
             del self.copies[copied]  # whichever broker reads the wal decides what becomes of it
+        self.left.pop(wal, None)
         self.history.catalogue.forget_commits(wal.storage, f"wal/{self.claims.place(wal)}/")
         self._look_for_wals()
 
@@ -497,6 +512,9 @@ class BucketLevel(Level):
         """
         name = wal.storage
         catalogue, url = self.catalogue, self._storages[name].url
+        self.left[wal] = recovered.state.left
+        if not self.membership.is_alone:
+            self.handover.compare(wal, recovered, is_foreign=is_foreign)
         found: dict[str, tuple[list[TopicId], TopicRecord]] = {}
         deleted = {topic_id for ids in catalogue.deletions.noted() for topic_id in ids}
         for topic, (topic_ids, encoded) in recovered.state.topics.items():
@@ -638,9 +656,13 @@ class BucketLevel(Level):
             for topic, record in self.catalogue.withheld(wal.storage).items()
             if topic in recovered.state.topics
         }
+        kept: dict[str, tuple[list[TopicId], TopicRecord]] = {}
+        for topic_id, (topic, record) in self.kept.items():
+            if topic_id in recovered.state.topic_ids:
+                kept.setdefault(topic, ([], record))[0].append(topic_id)
         everything = [
             (topic, each, number, record)
-            for known in (records, withheld)
+            for known in (records, withheld, kept)
             for topic, (ids, record) in known.items()
             for each, number in members(topic, record)
             if number in ids
@@ -663,9 +685,10 @@ class BucketLevel(Level):
             state = recovered.topics.get(number, RemoteTopicState())
             revived = self.revive_topic(each, number, record, journal, state, visitor.topics.get(number))
             revived.move = recovered.state.moves.get(number, 0)
+            revived.move_epoch = recovered.state.epochs.get(number, 0)
             self.restore_subscriptions(revived, subscriptions.get(number, {}), visitor)
             self.add(wal, revived)
-            if topic in records:
+            if topic in records and number not in self.kept:
                 self.registry.adopt(revived)
 
     def restore_subscriptions(
@@ -732,11 +755,13 @@ class BucketLevel(Level):
         """Note a topic that is in a wal of this broker."""
         self.by_id[topic.topic_id] = topic
         self._wal_of[topic.topic_id] = wal
+        self.left.get(wal, set()).discard(topic.topic_id)
 
     def remove(self, topic_id: TopicId) -> Wal | None:
         """Forget a topic; return the wal in which it is. No-op if it is unknown."""
         self.by_id.pop(topic_id, None)
         self.leaving.discard(topic_id)
+        self.kept.pop(topic_id, None)
         return self._wal_of.pop(topic_id, None)
 
     def wal_with(self, topic_id: TopicId) -> Wal | None:
@@ -764,11 +789,18 @@ class BucketLevel(Level):
     def _is_in(self, wal: Wal, topic_id: TopicId) -> bool:
         """Whether a topic that has the storage of a wal is in it, and belongs to this broker or to none."""
         assignment = self.membership.assignments.values.get(topic_key(topic_id))
-        if topic_id in self.copies:
-            return False  # its state is pending
+        if topic_id in self.copies or topic_id in self.left.get(wal, ()):
+            return False  # its state is pending, or the metadata are older than the wal
         if assignment is None:
             return wal == self.claims.home(wal.storage)
         return assignment.owner == self.membership.me and wal_of(assignment) == wal.name
+
+    def is_refused(self, topic_id: TopicId) -> bool:
+        """Whether the metadata say that a topic is in a wal of this broker which it has left."""
+        assignment = self.membership.assignments.values.get(topic_key(topic_id))
+        if assignment is None or assignment.owner != self.membership.me:
+            return False
+        return any(topic_id in left for wal, left in self.left.items() if wal.name == wal_of(assignment))
 
     def kept_records(self, wal: Wal) -> dict[str, TopicRecord]:
         """Return the records of the topics in a wal, also withheld ones, but none whose deletion has begun."""
@@ -777,7 +809,8 @@ class BucketLevel(Level):
             for name, record in self.catalogue.withheld(wal.storage).items()
             if self._wal_of.get(record.topic_ids[0]) == wal
         }
-        records = {**withheld, **self.records(wal)}
+        kept = {name: record for each, (name, record) in self.kept.items() if self._wal_of.get(each) == wal}
+        records = {**kept, **withheld, **self.records(wal)}
         return {name: record for name, record in records.items() if record.topic_ids[0] not in self._deleting}
 
     def living(self, wal: Wal) -> list[Topic]:
@@ -800,6 +833,8 @@ class BucketLevel(Level):
 
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError:
         """Return why a topic of this durability is not served."""
+        if any(map(self.is_refused, record.topic_ids)):
+            return self.handover.refusal(name)
         at = self.membership.wal_of(record.topic_ids[0])
         wal = Wal(record.storage, at) if at is not None else self.claims.home(record.storage)
         if wal not in self.claims.wals and wal != self.claims.home(record.storage):
@@ -951,6 +986,8 @@ class BucketLevel(Level):
         """
         found = dict(journals or {})
         for topic_id in topic_ids:
+            for left in self.left.values():
+                left.discard(topic_id)
             wal = self.remove(topic_id)
             if wal is not None and wal in self.claims.wals:
                 found.setdefault(wal, self.claims.wals[wal])

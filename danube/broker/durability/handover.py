@@ -12,6 +12,11 @@ Which wal has a topic, its assignment says, and nothing else: what another wal h
 recovered, whichever broker does that. So ``TopicGone`` may be missing after a crash. ``TopicLeaving`` tells a recovery
 that a topic without an assignment was not lost from the metadata: it was deleted after it had moved away.
 
+The metadata may be older than the wals: an operator has put back a backup. So a wal keeps the ids of topics that have
+left it, and the epochs of the moves that have brought others. A topic that has left a wal, and is assigned to it, is
+refused there; the wal that really has it keeps it, and does not serve it, if the assignment elsewhere has an epoch
+below that of the move to here. Both say so, and with metadata that know the move it is served again.
+
 A broker that recovers a wal with a pending state withdraws the order of the move first. Then no switch can be applied
 any more, and the assignment says which wal has the topic.
 """
@@ -34,6 +39,7 @@ from danube.history import (
     RemoteJournal,
     RemoteRecovered,
     RemoteTopicState,
+    TopicDeleted,
     TopicGone,
     TopicKept,
     TopicLeaving,
@@ -53,8 +59,9 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.ids import Offset, TopicId
+from danube.model.log_events import log_event
 from danube.model.names import split_partition
-from danube.model.records import decode_subscription
+from danube.model.records import decode_subscription, decode_topic
 
 if TYPE_CHECKING:
     from danube.broker.topic.topic import Topic
@@ -104,6 +111,7 @@ class Handover:
             topic.snapshot(moves=True),
             records_of(topic),
             {found.subscription_id: found.snapshot() for found in topic.subscriptions.values()},
+            self._level.membership.assignments.values[topic_key(topic.topic_id)].epoch + 1,
         )
         return encode_change(taken)
 
@@ -157,6 +165,8 @@ class Handover:
         """
         level = self._level
         wal = level.remove(topic.topic_id)
+        if wal is not None:
+            level.left.setdefault(wal, set()).add(topic.topic_id)
         journal = level.claims.wals.get(wal) if wal is not None else None
         if journal is None:
             return
@@ -241,7 +251,7 @@ class Handover:
             raise DataLossError(f"the state of topic {name!r} lacks a seek of one of its subscriptions")
         state = RemoteTopicState(Offset(taken.next_offset))
         topic = level.revive_topic(name, topic_id, record, journal, state, visitor.topics.get(topic_id))
-        topic.move = taken.move
+        topic.move, topic.move_epoch = taken.move, taken.epoch
         level.restore_subscriptions(topic, subscriptions, visitor)
         topic.recall(_SNAPSHOT.decode(taken.snapshot).deliveries)
         del level.copies[topic_id]
@@ -293,3 +303,65 @@ class Handover:
             recovered.keep(taken)
             journal.begin_topic(topic_id, taken.next_offset)
         recovered.state.copies.clear()
+
+    def compare(self, wal: Wal, recovered: RemoteRecovered, *, is_foreign: bool) -> None:
+        """Compare what a wal says of moves with the assignments, which may be older; note what follows from that.
+
+        Args:
+            wal: that this broker has claimed.
+            recovered: what it contains.
+            is_foreign: whether it is not yet one of these metadata, which may lack all of its topics.
+        """
+        level, state = self._level, recovered.state
+        assignments = level.membership.assignments.values
+        if not is_foreign:
+            state.left.difference_update([each for each in state.left if topic_key(each) not in assignments])
+        for topic_id in [each for each, (_, record) in level.kept.items() if record.storage == wal.storage]:
+            if topic_id in state.topic_ids:
+                del level.kept[topic_id]  # of an earlier attempt
+        for name, (topic_ids, encoded) in state.topics.items():
+            for topic_id in topic_ids:
+                given = assignments.get(topic_key(topic_id))
+                if given is None or wal_of(given) == wal.name:
+                    continue
+                if state.epochs.get(topic_id, 0) <= given.epoch:
+                    state.left.add(topic_id)  # a crash may have come before TopicGone
+                    continue
+                level.kept[topic_id] = name, msgspec.structs.replace(decode_topic(encoded), storage=wal.storage)
+                _log.error(
+                    "topic %r is in wal %s of storage %r, and the metadata, which are older than its last move, say"
+                    " that it is at broker %s. Nothing of it is removed, and it is not served: start the brokers with"
+                    " metadata that know the move, such as a newer backup, or delete the topic to give it up",
+                    name,
+                    wal.name,
+                    wal.storage,
+                    broker_name(given.owner),
+                    extra=log_event("topic.refused", topic=name, storage=wal.storage),
+                )
+        for name, record in level.catalogue.topics():
+            refused = [each for each in record.topic_ids if each in state.left and level.is_refused(each)]
+            if refused and record.storage == wal.storage:
+                error = self.refusal(name)
+                _log.error("%s", error.message, extra=log_event("topic.refused", topic=name, storage=wal.storage))
+
+    @staticmethod
+    def refusal(name: str) -> DanubeError:
+        """Return the error for a topic that has left the wal that it is assigned to."""
+        return DataLossError(
+            f"topic {name!r} is not served: it has moved away from this broker, and the metadata, which are older than"
+            " that move, say that it is here. Nothing of it was removed: start the brokers with metadata that know the"
+            " move, such as a newer backup, or delete the topic to give it up"
+        )
+
+    def deleted(self, topic_id: TopicId) -> None:
+        """Note in its wal that a topic was deleted that this broker has kept and did not serve."""
+        name, _ = self._level.kept[topic_id]
+        wal = self._level.remove(topic_id)
+        journal = self._level.claims.wals.get(wal) if wal is not None else None
+        if journal is None:
+            return
+        payload = encode_change(TopicDeleted(name, [topic_id]))
+        try:
+            journal.submit(Entry(EntryType.TOPIC, topic_id, Durability.REMOTE, (payload,), Settling(patient=True)))
+        except DanubeError as error:
+            _log.info("that topic %r was deleted is not noted in wal %s: %s", name, wal, error)

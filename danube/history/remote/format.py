@@ -24,7 +24,8 @@ A change of metadata is the payload of a TOPIC entry: one of the structs of :dat
 
 A topic that moves to this log by plan begins in it with its state (``TopicTaken``), which is *pending* until its owner
 serves it (``TopicKept``); it ends with ``TopicGone``. In the log that it leaves, ``TopicLeaving`` precedes the change
-of the owner. Its batches stay where they are: they are sealed before.
+of the owner. Its batches stay where they are: they are sealed before. The log that it has left remembers its id until
+it returns or is deleted, 9 bytes of each snapshot, because metadata that were set back may say that it is still there.
 """
 
 from __future__ import annotations
@@ -242,6 +243,8 @@ class TopicTaken(_Change, tag=5):
     """Subscription name to its record."""
     cursors: dict[int, bytes]
     """Subscription id to its cursor."""
+    epoch: int = 0
+    """Of the assignment that the move makes."""
 
 
 class TopicKept(_Change, tag=6):
@@ -314,6 +317,10 @@ class RemoteState(msgspec.Struct, array_like=True):
     """The moves that have brought topics."""
     leaving: list[TopicId] = []
     """Topics that may have moved away."""
+    epochs: dict[TopicId, int] = {}
+    """The epochs of the moves that have brought topics: an assignment elsewhere under a lower one is an old copy."""
+    left: set[TopicId] = set()
+    """Topics that have moved away, and were neither deleted nor have they returned."""
 
     @property
     def topic_ids(self) -> set[TopicId]:

@@ -90,6 +90,8 @@ class RemoteRecovered:
         state.topic_snapshots[topic_id] = taken.snapshot
         state.cursor_snapshots.update(taken.cursors)
         state.moves[topic_id] = taken.move
+        state.epochs[topic_id] = taken.epoch
+        state.left.discard(topic_id)
         self.topics[topic_id] = RemoteTopicState(taken.next_offset)
         self._begun[topic_id] = len(self.control)
 
@@ -104,6 +106,7 @@ class RemoteRecovered:
         state.subscriptions.pop(topic_id, None)
         state.topic_snapshots.pop(topic_id, None)
         state.moves.pop(topic_id, None)
+        state.epochs.pop(topic_id, None)
         self.topics.pop(topic_id, None)
         self._begun[topic_id] = len(self.control)
 
@@ -174,6 +177,7 @@ class Replay:
             case TopicStored():
                 state.topics[change.name] = (change.topic_ids, change.record)
                 self._known.update(change.topic_ids)
+                state.left.difference_update(change.topic_ids)
             case TopicDeleted():
                 # The snapshot may be ahead and already have a new topic of this name: compare the ids. Some
                 # ids may differ: the deleted topic may have been enlarged without that being stored.
@@ -183,6 +187,8 @@ class Replay:
                     self._known.discard(topic_id)
                     state.copies.pop(topic_id, None)
                     state.moves.pop(topic_id, None)
+                    state.epochs.pop(topic_id, None)
+                    state.left.discard(topic_id)
                     state.subscriptions.pop(topic_id, None)
                     state.topic_snapshots.pop(topic_id, None)
                     self.recovered.topics.pop(topic_id, None)
@@ -211,6 +217,7 @@ class Replay:
                 elif change.topic_id in self._known and state.moves.get(change.topic_id, change.move) == change.move:
                     self._known.discard(change.topic_id)
                     self.recovered.drop(change.topic_id)
+                    state.left.add(change.topic_id)
             case TopicLeaving():
                 if change.topic_id in state.leaving:
                     state.leaving.remove(change.topic_id)
