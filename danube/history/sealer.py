@@ -24,7 +24,7 @@ import logging
 import math
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import takewhile
 from typing import Final, Protocol
 
@@ -40,7 +40,7 @@ from danube.history.schemas import SchemaKeeper
 from danube.history.segment import SegmentPart
 from danube.log import Journal, StoredBatch, TopicLog
 from danube.model.batch import STAMP_SIZE
-from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageError
+from danube.model.errors import DanubeError, DataLossError, NotOwnerError, OwnerFencedError, StorageError
 from danube.model.ids import ProducerId, TopicId
 from danube.model.limits import KIB, MIB, Limits
 from danube.model.log_events import log_event
@@ -53,6 +53,8 @@ _log = logging.getLogger("danube.history")
 _READ_BYTES: Final = 1 * MIB
 _PARTS_PER_OBJECT: Final = 20_000
 _FIRST_RETRY_S: Final = 0.2
+_NEWS_S: Final = 0.1
+"""How long a broker may need to hear that a topic has another owner, which the metadata say already."""
 
 
 class Sealable(Protocol):
@@ -340,7 +342,8 @@ class Sealer:
         await self._manifests.flush()
         for topic in due:
             self._release_sealed(topic)
-            await self._expire(topic)
+            with suppress(NotOwnerError):  # it is about to be released
+                await self._expire(topic)
         slots = trio.Semaphore(self._limits.segment_uploads)
         before = trio.Event()
         before.set()
@@ -382,6 +385,8 @@ class Sealer:
                 size -= size % self._limits.segment_bytes
             async with aclosing(self._batches(topic, size)) as runs:
                 async for batches in runs:
+                    if not self._catalogue.tenure.owns(topic.topic_id):
+                        break  # it has moved away since
                     for batch in batches:
                         if packer is None:
                             buffer = self._take_buffer(topics)
@@ -451,31 +456,61 @@ class Sealer:
         await upload(self._storage, built)
         await self._journal.sync(written)
         await before.wait()
-        parts = [part for part in built.footer.parts if self._fits(part)]
-        if parts:
+        entered = await self._enter(built)
+        for part in entered:
+            topic = self._topics.get(part.topic_id)
+            if topic is not None:
+                self._release_sealed(topic)
+        if entered:
+            self._sealed_objects += 1
+            self._sealed_bytes += len(built.data)
+
+    async def _enter(self, built: BuiltObject) -> list[SegmentPart]:
+        """Enter the parts that are still of use into the catalogue, and return them.
+
+        Those of a topic that has moved away meanwhile are not. If this broker has not heard of that yet, it soon will.
+
+        Raises:
+            NotOwnerError: as far as this broker knows, the topics are its own.
+        """
+        is_first, has_waited = True, False
+        while True:
+            parts = [part for part in built.footer.parts if self._fits(part)]
+            if not parts:
+                if is_first:  # everything in it has expired or was deleted in the meantime
+                    await self._storage.delete([built.key])
+                return []  # else some of it may have been entered
             names = {self._topics[part.topic_id].name for part in parts if part.topic_id in self._topics}
             records, subscriptions = self._of_topics(names)
             self._manifests.note(topics=records, subscriptions=subscriptions)
-            ref = built.ref(self._storage.name)
-            await self._catalogue.enter(ref, len(built.data), built.created_us, parts)
+            try:
+                await self._catalogue.enter(built.ref(self._storage.name), len(built.data), built.created_us, parts)
+            except NotOwnerError:
+                if self._owns_all(parts):
+                    if has_waited:
+                        raise
+                    has_waited = True
+                    await trio.sleep(_NEWS_S)
+                is_first = False
+                for topic in filter(None, [self._topics.get(part.topic_id) for part in parts]):
+                    self._release_sealed(topic)  # of which a part was entered before the refusal
+                continue
             await self._manifests.flush()
-            for part in parts:
-                topic = self._topics.get(part.topic_id)
-                if topic is not None:
-                    self._release_sealed(topic)
-            self._sealed_objects += 1
-            self._sealed_bytes += len(built.data)
-        else:
-            await self._storage.delete([built.key])  # everything in it has expired or was deleted in the meantime
+            return parts
+
+    def _owns_all(self, parts: Sequence[SegmentPart]) -> bool:
+        return all(self._catalogue.tenure.owns(part.topic_id) for part in parts)
 
     def _fits(self, part: SegmentPart) -> bool:
-        """Return whether a part still continues its topic, which may have been deleted or expired during the upload.
+        """Return whether a part still continues its topic, which may have been deleted or expired, or may have moved.
 
         The topic's start may now be in the middle of the part. A part that would leave a gap after the sealed batches
         does not fit.
         """
         topic = self._topics.get(part.topic_id)
-        return topic is not None and not topic.gone and part.base_offset <= topic.log.journal_start < part.end_offset
+        if topic is None or topic.gone or not self._catalogue.tenure.owns(part.topic_id):
+            return False
+        return part.base_offset <= topic.log.journal_start < part.end_offset
 
 
 def _first(error: BaseException) -> BaseException:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import pytest
 import trio
 from history_lives import LIMITS, Life, World, run_lives, wall_clock_us
+from tenures import Assignments
 
 from danube.history import sealer as sealer_module
 from danube.history.packing import BuiltObject
 from danube.history.sealer import Sealable, Sealer
-from danube.log import Journal
+from danube.log import Journal, StoredBatch
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import StorageError, StorageUnavailableError
 from danube.model.policies import Retention
@@ -188,6 +189,73 @@ def test_retention_by_size_that_cuts_a_part_during_its_upload_keeps_its_size(mon
         assert stored_bytes(log.start_offset) >= topic.retention.max_bytes
 
     async def scenario(world: World) -> None:
+        assert await world.live(work)
+
+    run_lives(scenario, 3)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("step", ["read", "upload"])
+def test_a_topic_that_moves_away_during_a_round_does_not_delay_the_others(
+    monkeypatch: pytest.MonkeyPatch, step: str, *, knows: bool
+) -> None:
+    """The round failed as a whole, with an error in the log, and what is due waited for the next attempt."""
+    failures: list[BaseException] = []
+    former_failed, former_upload = Sealer._failed, sealer_module.upload
+
+    def failed(sealer: Sealer, error: BaseException, pause_s: float) -> None:
+        failures.append(error)
+        former_failed(sealer, error, pause_s)
+
+    monkeypatch.setattr(Sealer, "_failed", failed)
+
+    async def scenario(world: World) -> None:
+        assignments = Assignments(world.metadata)
+        tenure = world.tenure = await assignments.begin("b1")
+        target = await assignments.begin("b2")
+        for topic_id in world.topics:
+            await assignments.assign(topic_id, tenure)
+
+        async def work(life: Life) -> None:
+            moves = 0
+
+            async def move() -> None:
+                nonlocal moves
+                moves += 1
+                if moves == 1:
+                    await assignments.assign(1, target, *([tenure] if knows else []))
+                    nursery.start_soon(hear)
+
+            async def hear() -> None:
+                await trio.sleep(0.02)  # what the broker knows of assignments is a little behind the metadata
+                tenure.owned.pop(1, None)
+                life.history.release_topic(1)
+
+            async def upload(storage: Storage, built: BuiltObject) -> None:
+                if step == "upload":
+                    await move()
+                await former_upload(storage, built)
+
+            async def read(offset: int, size_bytes: int) -> list[StoredBatch]:
+                batches = await former_read(offset, size_bytes)
+                await move()
+                return batches
+
+            former_read = life.topics[1].log.read
+            if step == "read":
+                monkeypatch.setattr(life.topics[1].log, "read", read)
+            monkeypatch.setattr(sealer_module, "upload", upload)
+            async with trio.open_nursery() as nursery:
+                for topic_id in (1, 2):
+                    await life.append(topic_id, 3, (300,))
+                began = trio.current_time()
+                await life.seal(1, 2)
+                assert trio.current_time() - began < (0.1 if knows else 0.5)
+            assert moves
+            assert not failures
+            assert life.catalogue.topic(2).end_offset == life.topics[2].log.end_offset
+            life.world.topics.pop(1)
+
         assert await world.live(work)
 
     run_lives(scenario, 3)
