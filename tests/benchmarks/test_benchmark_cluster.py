@@ -50,8 +50,7 @@ def test_topics_move_are_drained_and_fail_over(tmp_path: Path, name: str) -> Non
     _measure(tmp_path, name, "cluster", ALL_SCENARIOS[name].metrics)
 
 
-@pytest.mark.extended
-@pytest.mark.timeout(300)
+@pytest.mark.long  # tests/cluster/test_rolling_restart.py does the same in each run
 def test_brokers_are_restarted_one_by_one_under_load(tmp_path: Path) -> None:
     # Errors and repeated deliveries are none if all is well.
     metrics = set(ALL_SCENARIOS["c6"].metrics) - {"errors", "repeated"}

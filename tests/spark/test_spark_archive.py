@@ -147,8 +147,10 @@ spark.stop()
 """
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("trimmed", [False, True])
+@pytest.mark.parametrize(
+    "trimmed",
+    [pytest.param(False, marks=pytest.mark.extended), pytest.param(True, marks=pytest.mark.long)],
+)
 def test_java_uses_the_archive_that_the_command_makes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trimmed: bool
 ) -> None:
