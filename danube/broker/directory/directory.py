@@ -80,6 +80,7 @@ class Directory:
         forward_letters: has the owner of a topic publish dead letters; see :mod:`danube.broker.delivery.forwarding`.
         restoring: held while topics are restored from a bucket.
         expected: topics of which this broker has a copy, because they are about to move to it.
+        kept: topics in the journal that were moved here, as metadata that are older than that do not know.
         arriving: topics that have moved to this broker and are served in a moment; the events are set then.
         registry: returns the schema registry, once the broker has started.
     """
@@ -99,6 +100,7 @@ class Directory:
         self.restoring = trio.Lock()
         self.expected: set[TopicId] = set()
         self.arriving: dict[TopicId, trio.Event] = {}
+        self.kept: set[TopicId] = set()
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self._creating = NamedLocks()

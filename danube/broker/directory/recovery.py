@@ -14,8 +14,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from danube.broker.topic.recovered import RecoveryVisitor
+import msgspec
+
+from danube.broker.topic.recovered import RecoveryVisitor, TopicSnapshot
 from danube.cluster.records import Reason, topic_key
+from danube.dispatch import encode_entry
 from danube.model.errors import DataLossError
 from danube.model.ids import FIRST_OFFSET, TopicId
 from danube.model.log_events import log_event
@@ -47,6 +50,8 @@ class Unsettled(NamedTuple):
     """Ids of deleted topics, those of one together."""
     void: list[TopicId]
     """Topics whose entries count for nothing: they have moved away, or their move to this broker was given up."""
+    kept: dict[TopicId, bytes]
+    """Snapshots of topics that stay in the journal, though the metadata do not say that their move is confirmed."""
 
 
 async def recover(
@@ -135,7 +140,26 @@ async def recover(
             if topic_id not in names:  # else it was restored from a bucket
                 runtime.journal.drop_topic(topic_id)
     _strand(runtime.journal, runtime.journal.topic_ids() - catalogue.alive())
-    return Unsettled(changed, deleted, void.buried)
+    kept = {each: _kept(each, visitor, report, subscriptions) for each in void.unconfirmed}
+    return Unsettled(changed, deleted, void.buried, kept)
+
+
+def _kept(
+    topic_id: TopicId,
+    visitor: RecoveryVisitor,
+    report: Recovered,
+    subscriptions: Mapping[TopicId, Mapping[str, SubscriptionRecord]],
+) -> bytes:
+    """Return the snapshot of a topic that was moved here, without the note that the move is not confirmed."""
+    state, found = visitor.topics[topic_id], report.topics.get(topic_id)
+    if found is not None:
+        state.producers.apply_batches(found.producers)
+        state.end_offset = max(state.end_offset, found.next_offset)
+    ids = [each.subscription_id for each in subscriptions.get(topic_id, {}).values()]
+    cursors = [encode_entry(visitor.cursors[each].snapshot(each)) for each in ids]
+    return msgspec.msgpack.encode(
+        TopicSnapshot(state.end_offset, state.producers.snapshot(), cursors, state.move, state.epoch)
+    )
 
 
 class _Void(NamedTuple):
@@ -143,6 +167,8 @@ class _Void(NamedTuple):
 
     buried: list[TopicId]
     missing: dict[TopicId, DataLossError]
+    unconfirmed: list[TopicId]
+    """Copies of other brokers' topics that would be buried if the metadata were not changed."""
 
 
 def _void(directory: Directory, visitor: RecoveryVisitor, report: Recovered, *, is_changed: bool) -> _Void:
@@ -153,7 +179,7 @@ def _void(directory: Directory, visitor: RecoveryVisitor, report: Recovered, *, 
         visitor, report: what the journal holds.
         is_changed: whether the metadata are a new incarnation, or a loss was accepted: then nothing is removed.
     """
-    membership, found = directory.membership, _Void([], {})
+    membership, found = directory.membership, _Void([], {}, [])
     if membership.is_alone:
         return found
     from danube.cluster.moves import Copied, Fate, fate_at_recovery  # a broker that is alone moves nothing
@@ -163,6 +189,12 @@ def _void(directory: Directory, visitor: RecoveryVisitor, report: Recovered, *, 
         state = visitor.topics.get(topic_id)
         copied = Copied(state.move, state.epoch, state.pending) if state is not None else Copied()
         fate = fate_at_recovery(membership.me, assignment, copied)
+        if assignment is not None and assignment.owner != membership.me and copied.epoch > assignment.epoch:
+            # The metadata may be older than the move that has brought it: this may be all that there is.
+            if fate is Fate.KEEP or (fate is Fate.BURY and is_changed):
+                directory.kept.add(topic_id)
+            if fate is Fate.BURY and is_changed:
+                found.unconfirmed.append(topic_id)
         if fate is Fate.BURY and not is_changed:
             found.buried.append(topic_id)
             report.topics.pop(topic_id, None)
@@ -172,6 +204,15 @@ def _void(directory: Directory, visitor: RecoveryVisitor, report: Recovered, *, 
                 f"topic {topic_id:016x} was moved to this broker, and its journal does not hold what was moved; restore"
                 " the files of the journal from a copy, or delete the topic"
             )
+    if directory.kept:
+        _log.error(
+            "the journal holds %d topics that were moved to this broker, and the metadata, which are older than that,"
+            " say that others own them (%s): they are kept, and not served; start the brokers with metadata that know"
+            " the moves, such as a newer backup, or delete the topics to give them up",
+            len(directory.kept),
+            _some([f"{topic_id:016x}" for topic_id in sorted(directory.kept)]),
+            extra=log_event("journal.moves_unknown", count=len(directory.kept)),
+        )
     if found.buried:
         _log.info("%d topics that are not on this broker any more leave its journal", len(found.buried))
     return found
@@ -190,7 +231,7 @@ async def settle(directory: Directory, found: Unsettled) -> None:
     """
     journal, catalogue = directory.runtime.journal, directory.catalogue
     await journal.bury(found.void)
-    await journal.save({topic.topic_id: topic.whole_snapshot() for topic in found.changed})
+    await journal.save({topic.topic_id: topic.whole_snapshot() for topic in found.changed} | found.kept)
     alive = catalogue.alive()
     for ids in found.deleted:
         here = {topic_id for topic_id in ids if directory.membership.owns(topic_id)} | (journal.topic_ids() & set(ids))

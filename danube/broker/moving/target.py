@@ -207,6 +207,12 @@ class Arrivals:
                 f" {journal.used_bytes} bytes of journal_max_bytes = {self._runtime.limits.journal_max_bytes}"
             )
         former = self._copies.get(topic_id)
+        if topic_id in directory.kept and topic_id in journal.topic_ids():
+            raise FailedPreconditionError(
+                f"topic {call.topic!r} cannot move to broker {me}: its journal has messages of the topic from an"
+                " earlier move, which the metadata are too old to know, and a copy would remove them. Start the brokers"
+                " with metadata that know that move, such as a newer backup, or delete the topic to give it up"
+            )
         if former is not None or topic_id in journal.topic_ids():
             await self._bury(topic_id, former)
         copy = _Copy(call, record, is_remote=False)

@@ -12,7 +12,7 @@ import pytest
 import trio
 from broker.broker_harness import wait_until
 from broker.directory.cluster_harness import ClusterWorld, Machine, SharedStore, cluster
-from broker.directory.test_moves import NAME, moved, other, serves
+from broker.directory.test_moves import NAME, moved, order, other, serves, topic_id_of
 from broker.directory.test_several_brokers import created
 
 from danube.broker.directory.identity_file import ACCEPT_NAME
@@ -158,3 +158,47 @@ async def test_a_wal_forgets_topics_that_were_deleted_or_came_back(tmp_path: Pat
         async with source.client() as client:
             await client.admin.delete_topic(NAME)
         await wait_until(lambda: not any(left[target.name].values()))
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+@pytest.mark.parametrize("confirms", [True, False])
+async def test_a_disk_topic_stays_in_the_journal_of_the_broker_that_has_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, starts: int, confirms: bool
+) -> None:
+    """The target had a pending copy, or a confirmed one: it is the only one, and the metadata say it is none."""
+    async with cluster(tmp_path, 2, **SHARED) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        topic_id = topic_id_of(source)
+        await filled(source, 0, 5)
+        table = table_of(world)
+        if not confirms:  # a crash comes before the snapshot that says that the move was confirmed
+            target.broker.directory.runtime.journal.save = nothing_is_saved  # type: ignore[method-assign]
+        await moved(source, target)
+        await wait_until(lambda: source.broker.directory.runtime.journal.is_buried(topic_id))
+        await filled(target, 5, 5)
+        newest = table_of(world)
+        async with with_metadata(world, table, 7):
+            for _ in range(starts - 1):
+                for machine in world.machines:
+                    await machine.kill()
+                    await machine.start()
+            await trio.sleep(1)
+            assert topic_id in target.broker.directory.runtime.journal.topic_ids()
+            assert not serves(target)
+            # A move would void what the target has: it refuses the copy.
+            assert serves(source)
+            await order(source, target)
+            await wait_until(lambda: "has messages of the topic from an earlier move" in caplog.text)
+            await wait_until(lambda: not source.broker.directory.membership.moves.values)
+            assert not serves(target)
+            assert topic_id in target.broker.directory.runtime.journal.topic_ids()
+        for machine in world.machines:
+            await machine.node.disk.create(ACCEPT_NAME, 0)
+        async with with_metadata(world, newest, 8):
+            await wait_until(lambda: serves(target))
+            assert await stored(source, 10) == list(range(10))
+
+
+async def nothing_is_saved(states: object) -> None:
+    pass
