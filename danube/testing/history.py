@@ -28,7 +28,7 @@ a cursor since the broker was last ready, so that messages below an earlier posi
 lost offsets must be delivered and acknowledged like any other: acknowledgements of their predecessors
 do not count. Retention may remove messages from the front, as long as the rest satisfies its rule, and readers may only
 skip removed messages. Each violation names the broken promise (P1 to P12, see the README), or the rule of a cluster (C1
-to C8).
+to C8); C4 is checked by :mod:`danube.testing.simulation.forgotten`.
 
 The checker only knows payloads; each must be unique.
 """

@@ -8,12 +8,16 @@ import msgspec
 import pytest
 import trio
 
+from danube.cluster.gaps import GAPS, GapRecord, gap_name
 from danube.cluster.records import (
     ASSIGNMENTS,
+    BROKERS,
     MOVES,
     SESSIONS,
     WALS,
     Assignment,
+    BrokerRecord,
+    BrokerState,
     MoveRecord,
     Reason,
     WalRecord,
@@ -23,15 +27,17 @@ from danube.cluster.records import (
 from danube.log import MemoryLog
 from danube.metadata import Condition, Delete, DeleteEvent, EventBatch, KeyValue, LeaseId, MemoryStore, Put, PutEvent
 from danube.model.errors import UnavailableError
-from danube.model.ids import BrokerId, OwnerEpoch, TopicId
+from danube.model.ids import BrokerId, Offset, OwnerEpoch, TopicId
 from danube.model.policies import Durability
 from danube.model.records import TopicRecord
 from danube.testing.history import History
 from danube.testing.metadata_history import MetadataHistory
+from danube.testing.simulation.forgotten import holes
 from danube.testing.simulation.fresh import fresh_seeds, present_base
 from danube.testing.simulation.owners import OwnerWatch, check_owners, find_differences
 from danube.testing.simulation.plan import draw_plan
 from danube.testing.simulation.runner import run_many
+from danube.testing.simulation.world import run_world
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -200,6 +206,44 @@ async def test_an_owner_that_lives_is_replaced_only_by_the_move_that_is_ordered(
     assert "not ordered" in found
 
 
+async def test_an_owner_that_is_gone_is_replaced_behind_a_gap():
+    topic_id = TopicId(7)
+    key, row = ASSIGNMENTS + topic_key(topic_id), GAPS + gap_name(topic_id, Offset(3))
+    begin = [SESSION], [Put(key, assigned(1, 1))], [Delete(SESSION.key)]
+    gap = Put(row, msgspec.msgpack.encode(GapRecord(start=Offset(3), end=Offset(9), broker=BrokerId(1), since_s=0.0)))
+    given = Put(key, msgspec.msgpack.encode(Assignment(BrokerId(2), OwnerEpoch(2), Reason.FORGOTTEN, 5)))
+    gone = [Put(BROKERS + "b1", msgspec.msgpack.encode(BrokerRecord(identity="i", state=BrokerState.GONE)))]
+    assert check_owners(await story_of(*begin, gone, [given, gap])) == []
+    (found,) = check_owners(await story_of(*begin, gone, [given], [gap]))
+    assert found.endswith("which b1 has lost, without a gap")
+    (found,) = check_owners(await story_of(*begin, [given, gap]))
+    assert found.endswith("which b1 owned, though that broker is not gone")
+    (found,) = check_owners(await story_of(*begin, gone, [SESSION]))
+    assert found == "C2: revision 5 gives b1, which is gone, a session"
+
+
+def test_offsets_without_messages_are_declared():
+    assert holes([0, 1, 2], 0, []) == []
+    assert holes([3, 4], 3, [(0, 2)]) == []
+    assert holes([1, 2, 9], 0, [(3, 9)]) == [(0, 1)]
+    assert holes([0, 9], 0, [(3, 8)]) == [(1, 3), (8, 9)]
+    assert holes([0, 20], 0, [(1, 5), (5, 9), (12, 20)]) == [(9, 12)]
+    assert holes([8, 9], 4, [(2, 8)]) == []
+    assert holes([], 4, []) == []
+
+
+def test_a_world_whose_lost_broker_is_forgotten():
+    plan = draw_plan(276, kind="cluster", duration_s=STORM_S)
+    assert plan.forgets
+    plan = plan._replace(faults={**plan.faults, "wipe": 40.0}, fault_every_s=1.0)
+    report = run_world(276, plan=plan)
+    assert report.violations == []
+    assert report.counts["forgotten"] == 1
+    topics = report.counts["gone"]
+    assert topics
+    assert report.counts["gaps"] == 3 * topics
+
+
 async def test_topics_follow_their_wal_which_changes_hands_only_without_a_session():
     key = ASSIGNMENTS + topic_key(TopicId(7))
     begin = [SESSION], [Put(key, assigned(1, 1))]
@@ -354,6 +398,7 @@ def test_clusters_are_drawn_on_request_only(seed):
     assert plan.keeps_metadata == any(config.peers for config in plan.configs.values())
     assert plan.keeps_metadata or not plan.wipes
     assert plan.wipes == ("wipe" in plan.faults)
+    assert plan.wipes or not plan.forgets
     assert {topic.home for topic in plan.topics} == set(plan.routes) == {"cluster"}
     assert {plan.home_of(machine) for machine in plan.configs} == {"cluster"}
     assert not draw_plan(seed).is_cluster

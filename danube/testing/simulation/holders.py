@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from danube.cluster.records import parse_topic_id
+from danube.cluster.records import Reason, parse_topic_id
 from danube.model.ids import TopicId
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Holders:
                 return
             self._trace("handed-over", part, self._machines[part], node.name)
             self._machines[part] = node.name
-            if after.move:
+            if after.move and after.reason is not Reason.FORGOTTEN:
                 self._history.handed_over(part)
             else:
                 self._history.new_life(part)

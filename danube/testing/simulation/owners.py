@@ -7,7 +7,8 @@ Rules (their names are those of the design of the cluster):
   topic of durability ``remote`` from acknowledging anything). A topic that was deleted, and one that was created under
   its name since, are two: the owner of the first one hears of its end a little later. A topic that is frozen serves
   nobody. An assignment gets another owner only with the next epoch, and while the former one has no session, or if the
-  topic follows its wal, or by a move to the broker that its order names: then the order goes with the same revision. A
+  topic follows its wal, or by a move to the broker that its order names: then the order goes with the same revision;
+  or because its broker was declared gone: then a gap comes with the same revision. One that is gone gets no session. A
   wal gets another owner only while the former one has no session.
 * C6. In calm weather each broker has a session, each topic exactly one owner, which serves it, and no move is ordered.
 * C7. In calm weather all brokers see the same topics and owners as the metadata.
@@ -22,16 +23,22 @@ import msgspec
 import trio
 
 from danube.broker.topic.topic import Topic
+from danube.cluster.gaps import topic_gaps
 from danube.cluster.records import (
     ASSIGNMENTS,
+    BROKERS,
     MOVES,
     SESSIONS,
     WALS,
     Assignment,
+    BrokerRecord,
+    BrokerState,
     MoveRecord,
+    Reason,
     WalRecord,
     beginner_of,
     broker_name,
+    parse_topic_id,
     topic_key,
     wal_of,
 )
@@ -51,6 +58,7 @@ _MOST: Final = 10
 """Violations of one world that are told."""
 _TOPICS: Final = "/topics"
 _ASSIGNMENT: Final = msgspec.msgpack.Decoder(Assignment)
+_BROKER: Final = msgspec.msgpack.Decoder(BrokerRecord)
 _ORDER: Final = msgspec.msgpack.Decoder(MoveRecord)
 _WAL: Final = msgspec.msgpack.Decoder(WalRecord)
 
@@ -117,6 +125,7 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
     """Return the changes of owners that break C2, in everything that the metadata went through, by revision."""
     found: list[str] = []
     sessions: set[str] = set()
+    gone: set[str] = set()
     owners: dict[str, Assignment] = {}
     orders: dict[str, MoveRecord] = {}
     wals: dict[str, WalRecord] = {}
@@ -128,6 +137,13 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
                     sessions.add(name)
                 else:
                     sessions.discard(name)
+            if (
+                isinstance(event, PutEvent)
+                and event.key.startswith(BROKERS)
+                and _BROKER.decode(event.item.value).state is BrokerState.GONE
+            ):
+                gone.add(event.key.removeprefix(BROKERS))
+        found += [f"C2: revision {number} gives {name}, which is gone, a session" for name in sorted(gone & sessions)]
         moving = dict(orders)
         for event in story[number].events:
             if event.key.startswith(MOVES):
@@ -159,12 +175,23 @@ def check_owners(story: Mapping[int, EventBatch]) -> list[str]:
                 found.append(f"{what} with epoch {present.epoch}, which was {former.epoch}")
             key = MOVES + event.key.removeprefix(ASSIGNMENTS)
             order = moving.get(key)
-            if present.move and present.move != former.move:
+            if present.reason is Reason.FORGOTTEN and present != former:
+                name = broker_name(former.owner)
+                if name not in gone or name in sessions:
+                    found.append(f"{what}, which {name} owned, though that broker is not gone")
+                if not any(put.key.startswith(_gaps_of(event.key)) for put in story[number].events):
+                    found.append(f"{what}, which {name} has lost, without a gap")
+            elif present.move and present.move != former.move:
                 if order is None or (order.move, order.target) != (present.move, present.owner) or key in orders:
                     found.append(f"{what} by a move that is not ordered, or whose order remains")
             elif broker_name(former.owner) in sessions and not _follows(present, wals):
                 found.append(f"{what} to {broker_name(present.owner)} while {broker_name(former.owner)} has a session")
     return found[:_MOST]
+
+
+def _gaps_of(key: str) -> str:
+    """Return the prefix of the gaps of the topic of an assignment."""
+    return topic_gaps(parse_topic_id(key.removeprefix(ASSIGNMENTS)))
 
 
 def _follows(present: Assignment, wals: Mapping[str, WalRecord]) -> bool:

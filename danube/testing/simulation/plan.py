@@ -53,6 +53,8 @@ class WorldPlan(NamedTuple):
     """Whether the members of that group cut their logs all the time."""
     wipes: bool = False
     """Whether a machine of the cluster loses its disks."""
+    forgets: bool = False
+    """Whether the broker of that machine is declared gone in the end."""
     moves_every_s: float = 0.0
     """Mean pause between orders to move a topic of the cluster to another broker; 0: none are ordered."""
     drains_every_s: float = 0.0
@@ -184,6 +186,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         keeps_metadata=keeps_metadata,
         cuts_log=cuts_log,
         wipes=wipes,
+        forgets=wipes and Random(f"forgets {seed}").random() < 0.7,
         moves_every_s=_draw_moves(seed) if is_cluster else 0.0,
         drains_every_s=Random(f"drains {seed}").choice((0.0, 0.0, 4.0, 10.0)) if is_cluster else 0.0,
         restarts_s=(0.0, 0.05, 1.0, 5.0) if shared and Random(f"restarts {seed}").random() < 0.5 else (0.0, 0.05, 1.0),

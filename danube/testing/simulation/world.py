@@ -43,6 +43,7 @@ from danube.testing.history import History
 from danube.testing.metadata_history import MetadataHistory
 from danube.testing.simulation._scheduler import Pauses, run_seeded
 from danube.testing.simulation.chores import NO_TOPIC_RULES, do_chore
+from danube.testing.simulation.forgotten import Forgetting
 from danube.testing.simulation.holders import Holders
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT, BrokerNode, Life, SharedMetadata, danube_error, shown_error
@@ -377,10 +378,15 @@ class World:
                 await self._audit("hot")
                 await self._audit_schemas("hot")
                 await self._find_gone()
+                forgetting = Forgetting(self) if self.wiped and self.plan.forgets else None
+                if forgetting is not None:
+                    await forgetting.forget()
                 await self._seal_and_restart()
                 await self._audit("sealed")
                 await self._audit_schemas("sealed")
                 await self._nothing_comes_again()
+                if forgetting is not None:
+                    await forgetting.publish_again()
                 if self.plan.keeps_metadata:
                     await self._check_metadata()
                 for node in self.serving:
@@ -765,6 +771,22 @@ class World:
                         break
                 await trio.sleep(1)
         raise StuckError(f"{what} does not succeed: {shown_error(last) if last else 'no answer'}") from last
+
+    def client(self, host: str) -> AbstractAsyncContextManager[Client]:
+        """Return a client of the cluster that connects however long it takes, in calm weather."""
+        return self._client(host, CLUSTER)
+
+    async def patiently(self, what: str, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Do something in calm weather: it may take a while, and must succeed in the end.
+
+        Raises:
+            StuckError: it does not.
+        """
+        return await self._patiently(what, work)
+
+    async def send(self, client: Client, name: str, part: str, payload: bytes) -> int:
+        """Publish a message that the history does not know; return its offset."""
+        return (await _send(client, name, part, payload)).offset
 
     @asynccontextmanager
     async def _client(self, host: str, home: str, machine: str = "") -> AsyncIterator[Client]:
