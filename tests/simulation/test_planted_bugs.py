@@ -9,6 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 import pytest
 from planted_bugs import ASKED_FOR, FOUND_BY, FURTHER, MOST_SEEDS, Plant, find
 from planted_cluster_bugs import CLUSTER_FOUND_BY, CLUSTER_PLANTS, find_in_clusters
+from planted_move_bugs import MOVE_PLANTS, MOVE_WORLDS, MOVES_FOUND_BY, find_in_moves
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -18,15 +19,17 @@ QUICK = 4
 KNOWN = FOUND_BY | CLUSTER_FOUND_BY
 
 
-def search(plant: Plant) -> tuple[int, str] | None:
-    """Begin with the seed that is known to find it; if the product has changed since, others follow."""
+def search(plant: Plant) -> tuple[str | int, str] | None:
+    """Begin with the world that is known to find it; if the product has changed since, others follow."""
+    if plant in MOVE_PLANTS:
+        return find_in_moves(plant, (MOVES_FOUND_BY[plant.__name__][0], *MOVE_WORLDS))
     seed, _ = KNOWN[plant.__name__]
     look = find_in_clusters if plant in CLUSTER_PLANTS else find
     return look(plant, [seed]) or look(plant, range(MOST_SEEDS))
 
 
 @pytest.fixture(scope="module")
-def searches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[int, str] | None]]]:
+def searches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[str | int, str] | None]]]:
     """All searches of this run, on two cores, in processes whose worlds are the known ones (by the hash seed, too)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONHASHSEED", "0")
@@ -44,12 +47,15 @@ def searches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[
     [
         *PLANTS,
         *CLUSTER_PLANTS[:QUICK],
+        *MOVE_PLANTS,
         *(pytest.param(plant, marks=pytest.mark.extended) for plant in CLUSTER_PLANTS[QUICK:]),
     ],
     ids=lambda plant: plant.__name__,
 )
-def test_planted_bug_is_found(plant: Plant, searches: dict[str, Future[tuple[int, str] | None]]) -> None:
+def test_planted_bug_is_found(plant: Plant, searches: dict[str, Future[tuple[str | int, str] | None]]) -> None:
     found = searches[plant.__name__].result()
     assert found is not None, f"{plant.__doc__} Not found in {MOST_SEEDS} worlds"
-    seed, said = KNOWN[plant.__name__]
-    print(f"{plant.__name__}: found after {found[0] + 1} seeds: {found[1]} (known: {seed + 1}, {said})")  # noqa: T201
+    known = (KNOWN | MOVES_FOUND_BY)[plant.__name__]
+    print(f"{plant.__name__}: found in world {found[0]}: {found[1]} (known: {known})")  # noqa: T201
+    if plant in MOVE_PLANTS and found[0] == known[0]:
+        assert known[1] in found[1], "the world has found something else"
