@@ -3,7 +3,8 @@
 **Load.** A broker's load in one dimension (topics, bytes in, bytes out, processor, journal) is its share of what all
 active brokers have together; its load as such is the largest of these shares. Where there is little of something, a
 share of it says nothing: each dimension counts at least :class:`Rules.least` a broker. The processor time of a broker
-is attributed to its topics by their traffic.
+is attributed to its topics by their traffic. Some of it may be for other things (HTTP, metadata), and stays when they
+move: a source is certain to be rid only of what the same traffic costs at the broker where it costs least.
 
 **A plan** (:func:`plan_moves`) takes topics from the broker with the most load, or the next one if none of its topics
 fits, to the one with the least. It cannot oscillate, because each of its moves makes the larger of the two loads
@@ -189,18 +190,18 @@ class _State:
     def load(self, broker: BrokerId) -> float:
         return max(self.vectors[broker])
 
-    def after(self, source: BrokerId, target: BrokerId, weight: Vector) -> float:
+    def after(self, source: BrokerId, target: BrokerId, weight: Vector, relief: Vector) -> float:
         """Return the larger load of two brokers after a topic has moved."""
-        return max(self.pair_after(source, target, weight))
+        return max(self.pair_after(source, target, weight, relief))
 
-    def pair_after(self, source: BrokerId, target: BrokerId, weight: Vector) -> tuple[float, float]:
+    def pair_after(self, source: BrokerId, target: BrokerId, weight: Vector, relief: Vector) -> tuple[float, float]:
         """Return the loads of two brokers after a topic has moved from the first to the second."""
-        left = max(have - part for have, part in zip(self.vectors[source], weight, strict=True))
+        left = max(have - part for have, part in zip(self.vectors[source], relief, strict=True))
         got = max(have + part for have, part in zip(self.vectors[target], weight, strict=True))
         return left, got
 
-    def move(self, source: BrokerId, target: BrokerId, weight: Vector) -> None:
-        self.vectors[source] = _sum(self.vectors[source], weight, -1.0)
+    def move(self, source: BrokerId, target: BrokerId, weight: Vector, relief: Vector) -> None:
+        self.vectors[source] = _sum(self.vectors[source], relief, -1.0)
         self.vectors[target] = _sum(self.vectors[target], weight, 1.0)
 
 
@@ -213,9 +214,17 @@ def _sum(one: Vector, other: Vector, factor: float) -> Vector:
     return topics, in_, out, cpu, journal
 
 
+def _is_busy(broker: BrokerLoad) -> bool:
+    """Whether a broker has so much traffic that its processor time says what a byte costs."""
+    return broker.cpu > 0.0 and broker.in_bytes_s + broker.out_bytes_s > 0.0
+
+
 class _Candidate(NamedTuple):
     topic: TopicLoad
     weight: Vector
+    """What it may cost."""
+    relief: Vector
+    """What its owner is certain to be rid of without it."""
 
 
 class _Plan:
@@ -225,10 +234,13 @@ class _Plan:
         self._brokers = {each.broker: each for each in loads.brokers}
         self._spread = {name: Counter(counts) for name, counts in loads.partitions.items()}
         self._racks = Racks(loads.racks)
+        rates = [each.cpu / (each.in_bytes_s + each.out_bytes_s) for each in loads.brokers if _is_busy(each)]
+        self._cpu_per_byte = min(rates, default=0.0)
+        """What a byte costs where it costs least: more than that may be work of a broker that stays there."""
         self._journal = {each.broker: each.journal_used_bytes for each in loads.brokers}
         self._left = {
             each.broker: [
-                _Candidate(topic, self._weigh(each, topic))
+                _Candidate(topic, *self._weigh(each, topic))
                 for topic in each.busiest
                 if topic.topic_id not in loads.resting
             ]
@@ -240,11 +252,14 @@ class _Plan:
         """How many topics the plan takes from each broker."""
         self._checks = rules.most_checks
 
-    def _weigh(self, broker: BrokerLoad, topic: TopicLoad) -> Vector:
+    def _weigh(self, broker: BrokerLoad, topic: TopicLoad) -> tuple[Vector, Vector]:
+        """Return what a topic may cost at its target, and what its source is certain to be rid of."""
         traffic, of_topic = broker.in_bytes_s + broker.out_bytes_s, topic.in_bytes_s + topic.out_bytes_s
         cpu = broker.cpu * min(1.0, of_topic / traffic) if traffic else 0.0
         journal = topic.journal_bytes / broker.journal_limit_bytes if broker.journal_limit_bytes else 0.0
-        return self.state.shares((1.0, topic.in_bytes_s, topic.out_bytes_s, cpu, journal))
+        at_least = min(cpu, self._cpu_per_byte * of_topic)
+        most = self.state.shares((1.0, topic.in_bytes_s, topic.out_bytes_s, cpu, journal))
+        return most, self.state.shares((1.0, topic.in_bytes_s, topic.out_bytes_s, at_least, journal))
 
     def make(self) -> list[Move]:
         state, moves = self.state, list[Move]()
@@ -278,12 +293,12 @@ class _Plan:
             if self._given[source] >= max(1.0, self._rules.gap_share * (gap + self._given[source])):
                 continue
             chosen: tuple[float, int] | None = None
-            for place, (topic, weight) in enumerate(self._left[source]):
+            for place, (topic, weight, relief) in enumerate(self._left[source]):
                 self._checks -= 1
                 rank = topic.in_bytes_s + topic.out_bytes_s, place
                 if chosen is not None and chosen <= rank:
                     continue
-                left, got = state.pair_after(source, target, weight)
+                left, got = state.pair_after(source, target, weight, relief)
                 # The other rule takes it back neither from a broker with less load, nor from an idle one.
                 fits = got <= max(left, min(state.idle, highest)) + _ROUNDING
                 if fits and self._may_get(source, target, topic):
@@ -310,9 +325,9 @@ class _Plan:
             # Each pair is judged by itself: of two that are nearly even, either would give the other one its topic.
             if (load - state.load(target)) / 2 <= self._rules.gain * load:
                 break
-            for place, (topic, weight) in enumerate(self._left[source]):
+            for place, (topic, weight, relief) in enumerate(self._left[source]):
                 self._checks -= 1
-                heaviest, after = max(weight), state.after(source, target, weight)
+                heaviest, after = max(weight), state.after(source, target, weight, relief)
                 fits = heaviest <= budget + _ROUNDING or (is_first and after < (1 - self._rules.gain) * load)
                 if after >= load or not fits or not self._may_get(source, target, topic):
                     continue
@@ -334,8 +349,8 @@ class _Plan:
         return self._plan(source, target, place, reason)
 
     def _plan(self, source: BrokerId, target: BrokerId, place: int, reason: str) -> Move:
-        topic, weight = self._left[source].pop(place)
-        self.state.move(source, target, weight)
+        topic, weight, relief = self._left[source].pop(place)
+        self.state.move(source, target, weight, relief)
         self._topics[source] -= 1
         self._topics[target] += 1
         self._given[source] += 1

@@ -218,7 +218,11 @@ def test_topics_that_have_moved_rest() -> None:
 class World:
     """Brokers whose topics have a load that does not change, and what a coordinator does with them."""
 
-    def __init__(self, brokers: list[list[tuple[float, float, int]]], partitioned: bool) -> None:
+    def __init__(
+        self, brokers: list[list[tuple[float, float, int]]], partitioned: bool, own: Sequence[float] = ()
+    ) -> None:
+        self.own = own
+        """Processors that each broker uses for other things than topics."""
         self.owner: dict[TopicId, int] = {}
         self.topics: dict[TopicId, TopicLoad] = {}
         for number, topics in enumerate(brokers, 1):
@@ -255,7 +259,8 @@ class World:
                     topics=len(topics),
                     in_bytes_s=sum(each.in_bytes_s for each in topics),
                     out_bytes_s=sum(each.out_bytes_s for each in topics),
-                    cpu=sum(each.in_bytes_s + each.out_bytes_s for each in topics) / 50e6,
+                    cpu=sum(each.in_bytes_s + each.out_bytes_s for each in topics) / 50e6
+                    + (self.own[number - 1] if self.own else 0.0),
                     journal_used_bytes=sum(each.journal_bytes for each in topics),
                     journal_limit_bytes=JOURNAL,
                     busiest=tuple(sorted(topics, key=lambda each: -each.in_bytes_s - each.out_bytes_s)[:100]),
@@ -301,3 +306,27 @@ def test_any_static_load_becomes_even(brokers: list[list[tuple[float, float, int
         idle_at = {world.owner[each.topic_id] for each in world.topics.values() if not any(each[3:])}
         # A broker that has two topics, one of them without any load, leaves no broker empty.
         assert 0 not in counts or all(counts[number - 1] < 2 for number in idle_at)
+
+
+_SMALL, _LARGE = 1e5, 5e6
+
+
+@pytest.mark.parametrize("own", [(0.0, 1.0, 0.02), (0.02, 1.0, 0.02)])
+def test_processor_time_that_topics_do_not_cause_moves_no_topic_for_ever(own: Sequence[float]) -> None:
+    """It was attributed to topics as a whole: two of them were swapped every five minutes."""
+    outs = [
+        [_SMALL, 1e4, _SMALL, _SMALL, 0.0, 1e4, _SMALL, _SMALL, _SMALL, _SMALL, 1e4],
+        [0.0, _SMALL, 0.0, _SMALL, _SMALL, _SMALL, _SMALL, _LARGE, 1e4, _LARGE, 1e4],
+    ]
+    journals = [[30, 15, 30, 33, 11, 5, 33, 6, 6, 33, 38], [24, 15, 23, 31, 7, 26, 0, 30, 2, 26, 15]]
+    brokers = [[(_SMALL, *each) for each in zip(*both, strict=True)] for both in zip(outs, journals, strict=True)]
+    world, balancer = World([[], *brokers], False, own), Balancer()
+    now, quiet = 0.0, 0
+    balancer.begin(now)
+    while quiet * ROUND_S <= 2 * balancer.rules.rest_s:
+        moves = balancer.round(world.loads(balancer, now))
+        world.carry_out(moves, now)
+        balancer.note_moving([each.topic_id for each in moves], now)
+        now += ROUND_S
+        quiet = 0 if moves else quiet + 1
+        assert now < 10_000, "topics still move"
