@@ -104,6 +104,7 @@ VALID = {
     "batch": ["1"],
     "bucket": ["memory://b"],
     "changes": ["publish_rate=100/s"],
+    "data_dir": ["data"],
     "file": ["lines.txt"],
     "host": ["127.0.0.1"],
     "message": ["hello"],

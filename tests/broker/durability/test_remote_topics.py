@@ -757,10 +757,10 @@ async def test_a_change_waits_while_records_are_read_from_the_bucket(
         reading, goes_on = trio.Event(), trio.Event()
         agree = BucketLevel._agree
 
-        async def agree_late(*arguments: Any) -> Any:
+        async def agree_late(*arguments: Any, **named: Any) -> Any:
             reading.set()
             await goes_on.wait()
-            return await agree(*arguments)
+            return await agree(*arguments, **named)
 
         monkeypatch.setattr(BucketLevel, "_agree", agree_late)
         monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
