@@ -147,10 +147,8 @@ spark.stop()
 """
 
 
-@pytest.mark.parametrize(
-    "trimmed",
-    [pytest.param(False, marks=pytest.mark.extended), pytest.param(True, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("trimmed", [False, True])
 def test_java_uses_the_archive_that_the_command_makes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trimmed: bool
 ) -> None:
