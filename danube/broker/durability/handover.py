@@ -116,7 +116,7 @@ class Handover:
         return encode_change(taken)
 
     async def seal(self, topic: Topic) -> None:
-        """Seal everything that a topic has in commits only. Nobody may publish meanwhile.
+        """Seal everything that a topic has in commits only. The topic must take no messages meanwhile.
 
         Raises:
             UnavailableError: some of it could not be sealed; the log says why.
