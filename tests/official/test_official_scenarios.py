@@ -302,9 +302,9 @@ async def test_too_large_payload(official: Official) -> None:
     assert groups == {"p": producer.sent, "other": other.sent}
 
 
-async def test_backlog_of_fifty_thousand(official: Official) -> None:
+@pytest.mark.parametrize("count", [10_000, pytest.param(50_000, marks=pytest.mark.long)])
+async def test_backlog(official: Official, count: int) -> None:
     """A subscription without a consumer loses nothing, and its next consumer catches up."""
-    count = 50_000
     with trio.fail_after(150):
         async with official.producing(count=count, in_flight=64, total_only=True) as producer:
             async with official.consuming() as consumer:

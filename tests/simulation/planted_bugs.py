@@ -214,19 +214,19 @@ FURTHER: tuple[Plant, ...] = (
 FOUND_BY: dict[str, tuple[int, str]] = {
     "drop_a_sync": (0, "DataLossError: the journal is missing: the metadata record its file journal-..1.log"),
     "acknowledge_before_the_commit": (0, "P2: was acknowledged where another message is"),
-    "skip_the_check_of_the_torn_tail": (0, "CorruptBatchError: batch stamp: the checksum does not match its bytes"),
+    "skip_the_check_of_the_torn_tail": (0, "DataLossError: a cursor entry of 19 bytes cannot be decoded"),
     "advance_the_cursor_over_a_hole": (0, "P5: the cursor has passed 2 unacknowledged messages"),
-    "lose_a_wake_up": (57, "StuckError: messages from offset 57 on are about to be delivered"),
+    "lose_a_wake_up": (3, "StuckError: messages from offset 0 on are about to be delivered"),
     "lose_the_cursor": (0, "P1: it came again after its acknowledgement was durable"),
     "store_a_retry_again": (3, "P11: is there twice"),
     "seal_without_a_batch": (0, "P2: offset 7 follows where 4 should"),
     "release_before_the_upload": (0, "P2: offset 148 follows where 0 should"),
     "skip_at_the_hand_over": (0, "P2: offset 125 follows where 124 should"),
-    "take_more_than_the_rule": (5, "P1: retention has left at most 77348 bytes, and has to leave 102400"),
+    "take_more_than_the_rule": (13, "P1: retention has left at most 67437 bytes, and has to leave 102400"),
     "acknowledge_a_repeat_before_its_sync": (0, "P2: was acknowledged where another message is"),
     "acknowledge_without_a_place": (0, "P1: was acknowledged as stored, place unknown, and is gone"),
 }
-"""The first seed that finds a bug (so many seeds, and one more, does it take), and what its world says first."""
+"""A seed that finds a bug, the first one if its world is not slow, and what its world says first."""
 
 
 def find(plant: Plant, seeds: Sequence[int]) -> tuple[int, str] | None:

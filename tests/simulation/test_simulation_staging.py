@@ -335,7 +335,7 @@ steps = st.lists(
 
 
 @given(steps=steps, seed=st.integers(1, 1000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_committed_batch_is_there_once_and_nothing_else(steps: list[tuple[str, object]], seed: int) -> None:
     async def work(model: Model) -> None:
         for name, *arguments in steps:
