@@ -311,7 +311,11 @@ def line_with(words: tuple[str, ...], command: Any, parameter: Any, value: str) 
     return [*words, *options, "--", *positional]
 
 
-STEPS = [17, pytest.param(1, marks=[pytest.mark.extended, pytest.mark.timeout(900)])]
+STEPS = [
+    17,
+    pytest.param(5, marks=[pytest.mark.extended, pytest.mark.timeout(900)]),
+    pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+]
 """Every so many of the values; a prime, so that parameters get different ones."""
 
 
@@ -328,7 +332,11 @@ def test_every_option_with_every_value_where_no_broker_is(
         judge(line_with(*place, value))
 
 
-FEW = [1, pytest.param(25, marks=[pytest.mark.extended, pytest.mark.timeout(1800)])]
+FEW = [
+    1,
+    pytest.param(8, marks=[pytest.mark.extended, pytest.mark.timeout(1800)]),
+    pytest.param(25, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+]
 """Examples of each command."""
 
 

@@ -155,7 +155,11 @@ async def prepared(client: Client) -> None:
         await producer.send_many([b"%d" % number for number in range(20)])
 
 
-FEW = [6, pytest.param(300, marks=[pytest.mark.extended, pytest.mark.timeout(900)])]
+FEW = [
+    6,
+    pytest.param(100, marks=[pytest.mark.extended, pytest.mark.timeout(900)]),
+    pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+]
 """Examples of each method."""
 
 

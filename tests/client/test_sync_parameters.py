@@ -39,7 +39,11 @@ from danube.model.errors import (
     InvalidArgumentError,
 )
 
-FEW = [3, pytest.param(100, marks=[pytest.mark.extended, pytest.mark.timeout(900)])]
+FEW = [
+    3,
+    pytest.param(35, marks=[pytest.mark.extended, pytest.mark.timeout(900)]),
+    pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+]
 """Examples of each method."""
 OWN = {"Consumer.receive", "Consumer.receive_batch", "Reader.receive", "Reader.receive_batch", "connect"}
 """What takes more here: a timeout that needs no cancel scope, and the event loop to use."""

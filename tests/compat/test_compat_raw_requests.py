@@ -208,7 +208,14 @@ def _no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(100, marks=[pytest.mark.extended, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "count",
+    [
+        6,
+        pytest.param(35, marks=[pytest.mark.extended, pytest.mark.timeout(1800)]),
+        pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+    ],
+)
 async def test_every_method_with_odd_messages(tmp_path: Path, count: int) -> None:
     made: list[CompatFace] = []
 

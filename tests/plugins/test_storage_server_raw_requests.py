@@ -97,7 +97,14 @@ def _no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(300, marks=[pytest.mark.extended, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "count",
+    [
+        15,
+        pytest.param(100, marks=[pytest.mark.extended, pytest.mark.timeout(600)]),
+        pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+    ],
+)
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 async def test_every_method_with_odd_messages(tmp_path: Path, kind: str, count: int) -> None:
     async with open_backend(f"disk://{tmp_path}/objects" if kind == "disk" else "memory://") as backend:

@@ -17,7 +17,7 @@ from danube.web.routes import EVENTS, ROUTES
 
 pytestmark = pytest.mark.extended
 
-EXAMPLES = 25
+EXAMPLES = 12
 ENDLESS = {route.operation for route in ROUTES if EVENTS in route.answer_types}
 """Streams of events do not end."""
 EXISTING = {"namespace": "default", "name": "orders", "subscription": "billing", "storage": "default"}

@@ -226,7 +226,11 @@ def unary_methods(running: RunningBroker) -> Iterator[tuple[str, inspect.Type]]:
             yield path, inspect.type_info(method.request_type)
 
 
-FEW = [8, pytest.param(300, marks=[pytest.mark.extended, pytest.mark.timeout(1800)])]
+FEW = [
+    8,
+    pytest.param(100, marks=[pytest.mark.extended, pytest.mark.timeout(1800)]),
+    pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+]
 """Examples of each method."""
 
 
