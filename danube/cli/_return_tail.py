@@ -94,7 +94,7 @@ async def give_back(client: Client, disk: Disk, place: str) -> list[Returned]:
 
 async def _give(client: Client, identity: str, wanted: OpenGaps, gap: GapToFill, tail: Tail) -> Returned:
     from danube.cluster.records import parse_broker
-    from danube.model.errors import DanubeError
+    from danube.model.errors import DanubeError, DataLossError
     from danube.model.ids import Offset
 
     filled: int = gap.start
@@ -103,10 +103,17 @@ async def _give(client: Client, identity: str, wanted: OpenGaps, gap: GapToFill,
         filled = await client.admin.fill_gap(_piece(identity, gap))
         start, end = Offset(filled), Offset(gap.end)
         damage = tail.damage(gap.topic_id, start)
-        async for batches in tail.batches(gap.topic_id, broker, gap.move, start, end):
-            filled = await _send(client, identity, gap, batches)
+        try:
+            async for batches in tail.batches(gap.topic_id, broker, gap.move, start, end):
+                filled = await _send(client, identity, gap, batches)
+        except DataLossError as error:
+            damage = damage or error.message
         if damage:
-            return Returned(gap.topic, gap.start, filled, f"{damage} Or give it up: danube topics forget-gap")
+            problem = (
+                f"{damage.rstrip('.')}. What lies behind is not given back either; repair the directory from a copy and"
+                f" repeat this command, or give the rest up: danube topics forget-gap {gap.topic}"
+            )
+            return Returned(gap.topic, gap.start, filled, problem)
         filled = await client.admin.fill_gap(_piece(identity, gap, complete=True))
     except DanubeError as error:
         return Returned(gap.topic, gap.start, filled, str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -18,8 +19,17 @@ from danube.cli._return_tail import give_back
 from danube.client import Client
 from danube.cluster.gaps import DEFAULT_RESERVE, GapState, lost_with
 from danube.cluster.records import BrokerState, Reason, parse_broker, topic_key
+from danube.model.batch import open_records, read_header
 from danube.model.cluster_api import Forgotten
-from danube.model.errors import BrokerForgottenError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from danube.model.errors import (
+    BrokerForgottenError,
+    DanubeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from danube.model.limits import MIB
+from danube.testing.disk import SimulatedDisk
 
 pytestmark = pytest.mark.virtual
 
@@ -373,6 +383,68 @@ async def test_the_disk_comes_back(tmp_path: Path, kind: str, own: bool) -> None
         await wait_until(lambda: served_by(world, topic) is not None)
         await publish(client, topic, b"d")
         assert await taker.take(1) == [b"d"]
+
+
+async def test_what_a_damaged_disk_still_has_comes_back_right(tmp_path: Path) -> None:
+    """Whatever byte of its journal is wrong, each message is there as it was, or its absence is reported."""
+    chance = Random(7)
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        sent = {number: b"%d." % number * 20 for number in range(30)}
+        await publish(client, topic, *sent.values())
+        name = await lose(world, victim)
+        disk = victim.node.disk
+        identity = await read_identity(disk, "h2")
+        await forget(client, name)
+        await wait_until(lambda: served_by(world, topic) is not None)
+        (gap,) = (await client.admin.open_gaps(identity)).gaps
+        files = {each: bytes(disk.content(each)) for each in disk.names()}
+        journals = [each for each in files if each.startswith("journal-") and any(files[each])]
+        ends = {each: len(files[each].rstrip(b"\0")) for each in journals}
+
+        def copy(damaged: str = "", at: int = 0) -> SimulatedDisk:
+            made = SimulatedDisk(Random(0), write_delay_s=0.0, sync_delay_s=0.0, read_delay_s=0.0)
+            for each, content in files.items():
+                made.put_back(each, content)
+            if damaged:
+                made.flip(damaged, at, 1 << chance.randrange(8))
+            return made
+
+        async def messages(made: SimulatedDisk) -> tuple[dict[int, bytes], str]:
+            """Return what a disk gives back, and how it says that something is missing."""
+            found: dict[int, bytes] = {}
+            try:
+                tail = await open_tail(made, {gap.topic_id: topic})
+                problem = tail.damage(gap.topic_id, gap.start)
+                async for some in tail.batches(gap.topic_id, parse_broker(name), gap.move, gap.start, gap.end):
+                    for batch in some:
+                        records = open_records(batch.part, read_header(batch.part), MIB)
+                        payloads = [each if isinstance(each, bytes) else each.payload for each in records]
+                        found |= dict(enumerate(payloads, batch.base_offset))
+            except DanubeError as error:
+                problem = error.message
+            return found, problem
+
+        assert await messages(copy()) == (sent, "")
+        damaged = 0
+        for _ in range(60):
+            journal = chance.choice(journals)
+            found, problem = await messages(copy(journal, chance.randrange(ends[journal])))
+            assert found.items() <= sent.items()
+            # A last write that is wrong looks like one that the loss of the machine has cut off.
+            assert problem or found == sent or found == {at: sent[at] for at in range(len(sent) - 1)}
+            damaged += bool(problem)
+        assert damaged > 10, "hardly any damage mattered"
+
+        place = files[journals[0]].find(sent[20])
+        (given,) = await give_back(client, copy(journals[0], place), "h2")
+        assert 0 < given.filled <= 20
+        assert "topics forget-gap" in given.problem
+        (still,) = (await client.admin.open_gaps(identity)).gaps
+        assert still.topic == topic
+        (given,) = await give_back(client, copy(), "h2")
+        assert (given.filled, given.problem) == (30, "")
 
 
 async def test_a_transfer_that_was_cut_off_begins_again(tmp_path: Path) -> None:
