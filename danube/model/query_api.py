@@ -112,6 +112,8 @@ class LogState(_Message, kw_only=True):
     """URL of the storage for other processes: absolute, with all options except secrets."""
     is_framed: bool = False
     """Whether payloads of batches whose header names no schema begin with Confluent's frame (``schema_framing``)."""
+    gaps: list[tuple[Offset, Offset]] = []
+    """Its declared gaps, in their order: of most of their offsets there is no message, and there will be none."""
 
 
 class LogStates(_Message):

@@ -140,6 +140,15 @@ def test_a_span_in_a_gap_is_no_task_and_moves_no_cut() -> None:
     assert pack([lost], STORAGES, target_bytes=5_000) == []
 
 
+def test_a_declared_gap_in_the_tail_is_no_work() -> None:
+    gap = (10, 10 + (1 << 42))
+    part = source(0, 0, gap[1] + 5, [(0, 2, 200)], sealed=2)._replace(gaps=[gap])
+    assert part.runs() == [(0, 2, 100.0), (2, 10, 100.0), (gap[1], gap[1] + 5, 100.0)]
+    assert len(pack([part], STORAGES, target_bytes=5_000)) == 1
+    tasks = pack([part], STORAGES, target_bytes=500)
+    assert [(one.start, one.end) for task in tasks for one in task.slices] == [(0, 5), (5, 10), (10, gap[1] + 5)]
+
+
 def test_cuts_keep_to_the_edges_of_parts() -> None:
     parts = [(0, 100, 100_000), (100, 202, 102_000), (202, 300, 98_000)]
     tasks = pack([source(0, 0, 300, parts)], STORAGES, target_bytes=100_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -19,8 +20,10 @@ from pyspark_danube._positions import (
     Span,
     admit,
     advance,
+    ahead,
     decode,
     encode,
+    pieces,
     resume,
     share,
     spans,
@@ -39,6 +42,7 @@ class Log:
     start_offset: int
     end_offset: int
     topic_id: int = 1
+    gaps: Sequence[tuple[int, int]] = ()
 
 
 @given(positions)
@@ -125,6 +129,39 @@ def test_bytes_become_offsets() -> None:
     assert advance(runs, 50, 550) == 150
     assert advance(runs, 50, 5) == 50
     assert advance(runs, 50, 10_000) == 200
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 1 << 42))), st.data())
+def test_gaps_are_passed_over_and_counted_as_nothing(runs: list[tuple[int, int]], data: st.DataObject) -> None:
+    gaps, at = [], 0
+    messages: list[int] = []
+    for count, gap in runs:
+        messages += range(at, at + count)
+        gaps.append((at + count, at + count + gap))
+        at += count + gap
+    left = [offset for begin, stop in pieces(0, at, gaps) for offset in range(begin, stop)]
+    assert left == messages
+    taken = data.draw(st.integers(0, len(messages)))
+    behind = ahead(0, taken, at, gaps)
+    assert [offset for offset in messages if offset < behind] == messages[:taken]
+    assert behind == (messages[taken - 1] + 1 if taken else 0) or taken == len(messages)
+
+
+def test_a_limited_query_gets_beyond_what_a_broker_has_taken_with_it() -> None:
+    """A declared gap is long: with its offsets counted, a limit would never be beyond it, and starve all other logs."""
+    gap = (10, 10 + (1 << 42))
+    logs = {ORDERS: Log(0, gap[1] + 5, gaps=[gap]), MORE: Log(0, 15)}
+
+    def runs(key: LogKey, start: int, end: int) -> list[tuple[int, int, float]]:
+        return [(begin, stop, 100.0) for begin, stop in pieces(start, end, logs[key].gaps)]
+
+    at = {ORDERS: Position(0, 1), MORE: Position(0, 1)}
+    for limits in ({"max_messages": 6}, {"max_bytes": 600, "runs": runs}):
+        steps = [at]
+        while (after := admit(steps[-1], logs, **limits)) != steps[-1]:
+            steps.append(after)
+        assert [step[MORE].offset for step in steps] == [0, 3, 6, 9, 12, 15]
+        assert [step[ORDERS].offset for step in steps] == [0, 3, 6, 9, gap[1] + 2, gap[1] + 5]
 
 
 @given(

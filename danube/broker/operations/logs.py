@@ -127,7 +127,12 @@ class LogOperations:
             storage=topic.storage,
             storage_url=self._url(topic.storage),
             is_framed=topic.intake.is_framed,
+            gaps=self._gaps(topic),
         )
+
+    @staticmethod
+    def _gaps(topic: Topic) -> list[tuple[Offset, Offset]]:
+        return sorted((gap.start, gap.end) for gap in topic.gaps)
 
     def _sealed_offset(self, topic: Topic) -> Offset:
         """Return the end of the parts in the catalogue."""
@@ -174,7 +179,7 @@ class LogOperations:
             [self._part(record) for record in found],
             more,
             {name: self._url(name) for name in sorted({record.storage for record in found})},
-            [(gap.start, gap.end) for gap in topic.gaps],
+            self._gaps(topic),
         )
 
     def _part(self, record: PartRecord) -> query_api.LogPart:

@@ -160,7 +160,9 @@ def locate(
         sealed = max(found.end, start)
         if start < span.end:
             remaining = Span(span.key, start, span.end)
-            sources.append(Source(remaining, state.name, state.topic_id, sealed, parts_of(found), state.is_framed))
+            sources.append(
+                Source(remaining, state.name, state.topic_id, sealed, parts_of(found), state.is_framed, state.gaps)
+            )
     report_losses(losses, options)
     if options.storage_url:
         storages = dict.fromkeys(storages, options.storage_url)

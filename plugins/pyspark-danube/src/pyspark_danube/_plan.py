@@ -27,7 +27,7 @@ from pyspark.sql.datasource import InputPartition
 from danube.model.errors import ConfigurationError, DataLossError
 from danube.model.ids import TopicId
 from pyspark_danube._options import EARLIEST_OFFSET, LATEST_OFFSET, At, ReadOptions, nearest
-from pyspark_danube._positions import LogKey, Span
+from pyspark_danube._positions import Gaps, LogKey, Span, pieces
 
 if TYPE_CHECKING:
     from danube.history.direct import DirectPart
@@ -71,6 +71,8 @@ class Slice(msgspec.Struct, frozen=True, array_like=True):
     """Parts that overlap the range, in the order of their offsets."""
     is_framed: bool = False
     """Whether payloads of batches whose header names no schema begin with Confluent's frame."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Declared gaps: that their messages are missing is no loss to be reported."""
 
 
 class ReadTask(InputPartition):
@@ -96,6 +98,8 @@ class Source(NamedTuple):
     parts: Sequence[DirectPart]
     is_framed: bool = False
     """As in :class:`Slice`."""
+    gaps: Gaps = ()
+    """Declared gaps."""
 
     def runs(self) -> list[tuple[int, int, float]]:
         """Return ``(start, end, bytes per message)`` for all of the span: each part, and the tail."""
@@ -108,9 +112,9 @@ class Source(NamedTuple):
             start, end = max(self.span.start, part.part.base_offset), min(self.span.end, part.part.end_offset)
             if start < end:
                 runs.append((start, end, max(1.0, part.part.size_bytes / count)))
-        tail = max(self.span.start, self.sealed)
-        if tail < self.span.end:
-            runs.append((tail, self.span.end, max(1.0, stored / messages) if messages else GUESSED_MESSAGE_BYTES))
+        weight = max(1.0, stored / messages) if messages else GUESSED_MESSAGE_BYTES
+        for start, end in pieces(max(self.span.start, self.sealed), self.span.end, self.gaps):
+            runs.append((start, end, weight))
         return runs
 
     def cut(self, start: int, end: int) -> Slice:
@@ -121,7 +125,18 @@ class Source(NamedTuple):
             if part.part.end_offset > start and part.part.base_offset < min(end, self.sealed)
         )
         topic, partition = self.span.key
-        return Slice(topic, partition, self.name, self.topic_id, start, end, self.sealed, wanted, self.is_framed)
+        return Slice(
+            topic,
+            partition,
+            self.name,
+            self.topic_id,
+            start,
+            end,
+            self.sealed,
+            wanted,
+            self.is_framed,
+            tuple(self.gaps),
+        )
 
 
 # --- Spans ---

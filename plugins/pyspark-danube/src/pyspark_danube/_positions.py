@@ -21,7 +21,7 @@ it no longer exists                        loss; remove it from the position
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ from danube.model.errors import ConfigurationError
 from danube.model.ids import Offset, TopicId
 
 __all__ = [
+    "Gaps",
     "Log",
     "LogKey",
     "Position",
@@ -37,6 +38,7 @@ __all__ = [
     "Span",
     "decode",
     "encode",
+    "pieces",
     "resume",
     "retreats",
     "share",
@@ -65,6 +67,8 @@ class Position(NamedTuple):
 
 
 Positions = dict[LogKey, Position]
+Gaps = Sequence[tuple[int, int]]
+"""Ranges of offsets without messages, in order and disjoint."""
 
 
 class Log(Protocol):
@@ -73,6 +77,11 @@ class Log(Protocol):
     topic_id: TopicId
     start_offset: Offset
     end_offset: Offset
+
+    @property
+    def gaps(self) -> Gaps:
+        """Declared gaps."""
+        ...
 
 
 class Span(NamedTuple):
@@ -221,6 +230,28 @@ def weigh(runs: Iterable[tuple[int, int, float]], start: int, end: int) -> float
     return sum(max(0, min(end, until) - max(start, begin)) * weight for begin, until, weight in runs)
 
 
+def pieces(start: int, end: int, gaps: Gaps) -> list[tuple[int, int]]:
+    """Return what is left of the offsets ``[start, end)`` without declared gaps, which are in order and disjoint."""
+    left = []
+    for gap_start, gap_end in gaps:
+        if start < min(gap_start, end):
+            left.append((start, min(gap_start, end)))
+        start = max(start, gap_end)
+    if start < end:
+        left.append((start, end))
+    return left
+
+
+def ahead(start: int, count: int, end: int, gaps: Gaps) -> int:
+    """Return the offset behind the next ``count`` messages of ``[start, end)``, or ``end`` if there are fewer."""
+    for begin, stop in pieces(start, end, gaps):
+        if count < stop - begin:
+            return begin + count if count else start
+        count -= stop - begin
+        start = stop
+    return end
+
+
 Runs = Callable[[LogKey, int, int], list[tuple[int, int, float]]]
 """Returns the runs of a log between two offsets: ``(start, end, bytes per message)``."""
 
@@ -245,30 +276,38 @@ def admit(
         max_bytes: about this many bytes; needs ``runs``.
         runs: returns the estimated sizes of a log's messages.
     """
-    waiting = {key: max(0, logs[key].end_offset - at.offset) for key, at in begin.items() if key in logs}
-    granted = dict(waiting) if max_messages is None else share(waiting, max_messages)
+    ends = {key: max(at.offset, logs[key].end_offset) for key, at in begin.items() if key in logs}
+    if max_messages is not None:
+        waiting = {
+            key: sum(stop - start for start, stop in pieces(begin[key].offset, end, logs[key].gaps))
+            for key, end in ends.items()
+        }
+        granted = share(waiting, max_messages)
+        ends = {key: ahead(begin[key].offset, granted.get(key, 0), end, logs[key].gaps) for key, end in ends.items()}
     if max_bytes is not None and runs is not None:
-        granted = _within_bytes(begin, granted, max_bytes, runs)
-    return {key: Position(at.offset + granted.get(key, 0), at.topic_id) for key, at in begin.items()}
+        ends |= _within_bytes(begin, ends, max_bytes, runs, logs)
+    return {key: Position(ends.get(key, at.offset), at.topic_id) for key, at in begin.items()}
 
 
 def _within_bytes(
-    begin: Mapping[LogKey, Position], granted: dict[LogKey, int], max_bytes: int, runs: Runs
+    begin: Mapping[LogKey, Position],
+    ends: Mapping[LogKey, int],
+    max_bytes: int,
+    runs: Runs,
+    logs: Mapping[LogKey, Log],
 ) -> dict[LogKey, int]:
-    asked = {key: count for key, count in granted.items() if count > 0}
-    if not asked:
-        return granted
-    weights = {key: runs(key, begin[key].offset, begin[key].offset + count) for key, count in asked.items()}
-    sizes = {
-        key: max(1, round(weigh(weights[key], begin[key].offset, begin[key].offset + count)))
-        for key, count in asked.items()
-    }
+    starts = {key: begin[key].offset for key, end in ends.items() if end > begin[key].offset}
+    weights = {key: runs(key, start, ends[key]) for key, start in starts.items()}
+    sizes = {key: max(1, round(weigh(weights[key], start, ends[key]))) for key, start in starts.items()}
     if sum(sizes.values()) <= max_bytes:
-        return granted
+        return dict(ends)
     budgets = share(sizes, max_bytes)
     return {
-        key: max(1, min(advance(weights[key], begin[key].offset, budgets.get(key, 0)) - begin[key].offset, count))
-        for key, count in asked.items()
+        key: max(
+            ahead(start, 1, ends[key], logs[key].gaps),
+            min(advance(weights[key], start, budgets.get(key, 0)), ends[key]),
+        )
+        for key, start in starts.items()
     }
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark_danube._columns import Columns
     from pyspark_danube._options import ReadOptions
     from pyspark_danube._plan import ReadTask, Slice
+from pyspark_danube._positions import pieces
 
 __all__ = ["read_task"]
 
@@ -101,7 +102,10 @@ class _Reading:
 
     def _lost(self, wanted: Slice, start: int, end: int) -> None:
         where = f"topic {wanted.topic}, partition {wanted.partition}"
-        report_losses([f"{where}: offsets [{start}, {end}) have expired or were lost"], self._options)
+        missing = pieces(start, end, wanted.gaps)  # an operator has accepted the loss of the others
+        report_losses(
+            [f"{where}: offsets [{low}, {high}) have expired or were lost" for low, high in missing], self._options
+        )
 
     def _batches(self, wanted: Slice) -> Iterator[RawBatch]:
         position = wanted.start

@@ -266,7 +266,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sources, storages = locate(BrokerLogs(client), self._options, sealed, states)
         for span in tail:
             log = states[span.key]
-            sources.append(Source(span, log.name, log.topic_id, span.start, (), log.is_framed))
+            sources.append(Source(span, log.name, log.topic_id, span.start, (), log.is_framed, log.gaps))
         return sources, storages
 
     def _lost(self, losses: list[str]) -> None:

@@ -13,6 +13,7 @@ from danube.model.batch import STAMP_SIZE
 from danube.model.errors import DataLossError, FailedPreconditionError, TopicNotFoundError
 from danube.model.ids import TopicId
 from pyspark_danube._plan import GUESSED_MESSAGE_BYTES
+from pyspark_danube._positions import pieces
 
 if TYPE_CHECKING:
     from danube.client.sync import Client
@@ -44,8 +45,8 @@ class Weights:
                 self._tails[log.topic_id] = weight
                 found.append((part.base_offset, part.end_offset, weight))
                 at = max(at, part.end_offset)
-        if at < end:
-            found.append((at, end, self._tail(client, log, at)))
+        for begin, stop in pieces(at, end, log.gaps):
+            found.append((begin, stop, self._tail(client, log, begin)))
         return found
 
     def _parts(self, client: Client, log: LogState, start: int, end: int) -> list[LogPart]:
