@@ -109,7 +109,9 @@ async def picture(directory: Path):
             return revision, [(item.key, item.value, item.mod_revision) for item in items]
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(400, marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "count", [4, pytest.param(120, marks=pytest.mark.extended), pytest.param(400, marks=pytest.mark.long)]
+)
 async def test_damage_at_any_byte_is_refused_or_costs_nothing(tmp_path, count):
     """Damage of the table's own log is made up for by the Raft log; only its last block may pass for a torn write."""
     await written(tmp_path / "original")

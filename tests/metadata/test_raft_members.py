@@ -968,9 +968,15 @@ def test_worlds_keep_what_the_store_promises(seed):
     assert counts["changes"] > 20
 
 
-@pytest.mark.extended
-def test_many_worlds():
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(1000, 1060), marks=pytest.mark.extended),
+        pytest.param(range(1060, 1600), marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_many_worlds(seeds):
     from raft_worlds import run_world
 
-    for seed in range(1000, 1200):
+    for seed in seeds:
         run_world(seed)
