@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -80,6 +80,15 @@ _OBJECT = msgspec.msgpack.Decoder(ObjectRecord)
 _GARBAGE = msgspec.msgpack.Decoder(GarbageRecord)
 
 
+class _Found(NamedTuple):
+    """The rows of one topic."""
+
+    records: list[PartRecord]
+    start: Offset | None
+    objects: dict[ObjectRef, KeyValue]
+    """Rows of objects that the parts are in."""
+
+
 class HistoryCatalogue:
     """The sealed parts of a broker's topics, in memory and in the metadata store. Create it with :meth:`open`.
 
@@ -115,6 +124,8 @@ class HistoryCatalogue:
         self._in_progress: set[ObjectRef] = set()
         self._released: set[TopicId] = set()
         """Topics that other brokers own now."""
+        self._changes = 0
+        """Number of changes that were applied."""
         self._bucket_life = bucket_life
         self.tenure = tenure
         self.incarnation = incarnation
@@ -200,30 +211,39 @@ class HistoryCatalogue:
         Raises:
             DanubeError: the store cannot answer.
         """
+        # Read before the lock is taken, because hundreds of topics may arrive at the same time.
+        changes, found = self._changes, await self._read_history(topic_id)
         async with self._changing():
             if topic_id in self.topics:
                 return
-            parts = (await self._store.list(topic_segments(topic_id)))[0]
-            start = await self._store.get(start_key(topic_id))
-            rows = [decode_record(item, _PART.decode) for item in parts]
-            records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
-            found: dict[ObjectRef, KeyValue] = {}
-            for ref in {record.ref for record in records} - self.objects.keys():
-                row = await self._store.get(self._keys.object_key(ref))
-                if row is not None:
-                    found[ref] = row
+            if changes != self._changes:
+                found = await self._read_history(topic_id)
             self._released.discard(topic_id)
-            if not records and start is None:
+            if not found.records and found.start is None:
                 return
             topic = self.topic(topic_id)
-            for record in records:
+            for record in found.records:
                 topic.add(record)
-            for ref, row in found.items():
-                self._know(ref, row)
-            self._note_shared({record.ref for record in records})
-            starts = {topic_id: Offset(int(start.value))} if start is not None else {}
+            for ref, row in found.objects.items():
+                if ref not in self.objects:
+                    self._know(ref, row)
+            self._note_shared({record.ref for record in found.records})
+            starts = {topic_id: found.start} if found.start is not None else {}
             topic.start_offset = starts.get(topic_id, topic.start_offset)
-            self.on_change(records, (), starts)
+            self.on_change(found.records, (), starts)
+
+    async def _read_history(self, topic_id: TopicId) -> _Found:
+        """Read the rows of a topic, and those of objects that are not known."""
+        parts = (await self._store.list(topic_segments(topic_id)))[0]
+        start = await self._store.get(start_key(topic_id))
+        rows = [decode_record(item, _PART.decode) for item in parts]
+        records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
+        objects: dict[ObjectRef, KeyValue] = {}
+        for ref in {record.ref for record in records} - self.objects.keys():
+            row = await self._store.get(self._keys.object_key(ref))
+            if row is not None:
+                objects[ref] = row
+        return _Found(records, Offset(int(start.value)) if start is not None else None, objects)
 
     async def adopt_all(self, topic_ids: Iterable[TopicId]) -> None:
         """As :meth:`adopt`, for many topics: in three lists, however many they are.
@@ -667,6 +687,7 @@ class HistoryCatalogue:
         starts: Mapping[TopicId, Offset],
     ) -> None:
         """Apply a change to memory; its topics may have been released while it was in doubt."""
+        self._changes += 1
         topics = {record.part.topic_id for record in (*added, *removed)}
         added = [record for record in added if record.part.topic_id not in self._released]
         removed = [record for record in removed if record.part.topic_id not in self._released]

@@ -117,6 +117,33 @@ async def test_brokers_do_not_fence_each_other() -> None:
         await second.enter(ref(110), 9, 50, [make_part(2, 30, 40)])
 
 
+@pytest.mark.parametrize("sealed", [False, True], ids=["new", "sealed"])
+def test_many_topics_that_arrive_are_read_at_the_same_time(sealed: bool) -> None:
+    """When a broker is drained, publishers of each topic wait until its new owner has read its history."""
+
+    async def arrive() -> None:
+        async with cluster() as (assignments, b1, b2):
+            first, second = await open_catalogue(b1.store, b1), await open_catalogue(b2.store, b2)
+            topics = range(1, 101)
+            for topic_id in topics:
+                await assignments.assign(topic_id, b1)
+            if sealed:
+                await first.enter(ref(1), 9, 50, [make_part(topic_id, 0, 10) for topic_id in topics])
+            for topic_id in topics:
+                await assignments.assign(topic_id, b2, b1)
+                first.release(topic_id)
+            b2.store.latency_s = 0.01
+            begun = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for topic_id in topics:
+                    nursery.start_soon(second.adopt, topic_id)
+            assert trio.current_time() - begun < 0.2
+            assert set(second.topics) == (set(topics) if sealed else set())
+            await check_counts(assignments.store, first, second)
+
+    run_virtual(arrive)
+
+
 async def shared_by_two(assignments: Assignments, b1: BrokerTenure, b2: BrokerTenure):
     """Topics 1 and 2 share objects 0 to 2; then topic 2 moves to the second broker."""
     for topic_id in (1, 2):

@@ -224,6 +224,7 @@ class Directory:
             CallRefusedError: this broker does not reach the metadata at the moment.
             DanubeError: as :meth:`find`, or the metadata cannot answer.
         """
+        await self._until_arrived(name)  # what has moved here is known to be, and needs no reading of metadata
         try:
             found = self.find(name)
             if known in (NO_TOPIC, found.topic_id):
