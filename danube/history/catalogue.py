@@ -56,7 +56,7 @@ from danube.history.segment import SegmentPart
 from danube.history.sole_tenure import SoleTenure
 from danube.history.tenure import Tenure
 from danube.metadata import Change, Condition, Delete, KeyValue, MetadataStore, Put, TableWriter, decode_record
-from danube.model.errors import DataLossError, MetadataConflictError, NotOwnerError, UnavailableError
+from danube.model.errors import DanubeError, DataLossError, MetadataConflictError, NotOwnerError, UnavailableError
 from danube.model.ids import NO_TOPIC, Offset, OwnerEpoch, TopicId
 
 __all__ = ["HistoryCatalogue"]
@@ -234,8 +234,24 @@ class HistoryCatalogue:
 
     async def _read_history(self, topic_id: TopicId) -> _Found:
         """Read the rows of a topic, and those of objects that are not known."""
-        parts = (await self._store.list(topic_segments(topic_id)))[0]
-        start = await self._store.get(start_key(topic_id))
+        parts: list[KeyValue] = []
+        start: KeyValue | None = None
+        failures: list[DanubeError] = []
+
+        async def read_parts() -> None:
+            try:
+                parts.extend((await self._store.list(topic_segments(topic_id)))[0])
+            except DanubeError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:  # at once, because publishers wait
+            nursery.start_soon(read_parts)
+            try:
+                start = await self._store.get(start_key(topic_id))
+            except DanubeError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
         rows = [decode_record(item, _PART.decode) for item in parts]
         records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
         objects: dict[ObjectRef, KeyValue] = {}
