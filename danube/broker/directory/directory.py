@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 __all__ = ["Directory", "names_behind"]
 
 _log = logging.getLogger("danube.broker")
+
+_ARRIVAL_S: Final = 1.0
+"""How long a caller waits for a topic that is arriving, before this broker checks that it reaches the metadata."""
 
 
 class Directory:
@@ -224,7 +227,8 @@ class Directory:
             CallRefusedError: this broker does not reach the metadata at the moment.
             DanubeError: as :meth:`find`, or the metadata cannot answer.
         """
-        await self._until_arrived(name)  # what has moved here is known to be, and needs no reading of metadata
+        with trio.move_on_after(_ARRIVAL_S):  # it is known to have moved here: no metadata have to be read
+            await self._until_arrived(name)
         try:
             found = self.find(name)
             if known in (NO_TOPIC, found.topic_id):
