@@ -103,11 +103,16 @@ async def _give(client: Client, identity: str, wanted: OpenGaps, gap: GapToFill,
         filled = await client.admin.fill_gap(_piece(identity, gap))
         start, end = Offset(filled), Offset(gap.end)
         damage = tail.damage(gap.topic_id, start)
-        try:
-            async for batches in tail.batches(gap.topic_id, broker, gap.move, start, end):
-                filled = await _send(client, identity, gap, batches)
-        except DataLossError as error:
-            damage = damage or error.message
+        pieces = aiter(tail.batches(gap.topic_id, broker, gap.move, start, end))
+        while True:
+            try:
+                batches = await anext(pieces)
+            except StopAsyncIteration:
+                break
+            except DataLossError as error:
+                damage = damage or error.message
+                break
+            filled = await _send(client, identity, gap, batches)
         if damage:
             problem = (
                 f"{damage.rstrip('.')}. What lies behind is not given back either; repair the directory from a copy and"

@@ -124,8 +124,8 @@ class HistoryCatalogue:
         self._in_progress: set[ObjectRef] = set()
         self._released: set[TopicId] = set()
         """Topics that other brokers own now."""
-        self._changes = 0
-        """Number of changes that were applied."""
+        self._reading: set[TopicId] = set()
+        """Topics that are being adopted, and whose rows have not changed since they began to be read."""
         self._bucket_life = bucket_life
         self.tenure = tenure
         self.incarnation = incarnation
@@ -212,12 +212,15 @@ class HistoryCatalogue:
             DanubeError: the store cannot answer.
         """
         # Read before the lock is taken, because hundreds of topics may arrive at the same time.
-        changes, found = self._changes, await self._read_history(topic_id)
+        self._reading.add(topic_id)
+        found = await self._read_history(topic_id)
         async with self._changing():
             if topic_id in self.topics:
                 return
-            if changes != self._changes:
+            if topic_id not in self._reading:
                 found = await self._read_history(topic_id)
+            found.objects.update(await self._read_objects(found))  # other topics that have come or gone share them
+            self._reading.discard(topic_id)
             self._released.discard(topic_id)
             if not found.records and found.start is None:
                 return
@@ -254,12 +257,18 @@ class HistoryCatalogue:
             raise failures[0]
         rows = [decode_record(item, _PART.decode) for item in parts]
         records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
-        objects: dict[ObjectRef, KeyValue] = {}
-        for ref in {record.ref for record in records} - self.objects.keys():
+        found = _Found(records, Offset(int(start.value)) if start is not None else None, {})
+        found.objects.update(await self._read_objects(found))
+        return found
+
+    async def _read_objects(self, found: _Found) -> dict[ObjectRef, KeyValue]:
+        """Read the rows of objects that are not known and were not read yet."""
+        rows = {}
+        for ref in {record.ref for record in found.records} - self.objects.keys() - found.objects.keys():
             row = await self._store.get(self._keys.object_key(ref))
             if row is not None:
-                objects[ref] = row
-        return _Found(records, Offset(int(start.value)) if start is not None else None, objects)
+                rows[ref] = row
+        return rows
 
     async def adopt_all(self, topic_ids: Iterable[TopicId]) -> None:
         """As :meth:`adopt`, for many topics: in three lists, however many they are.
@@ -304,6 +313,7 @@ class HistoryCatalogue:
     def release(self, topic_id: TopicId) -> None:
         """Forget the history of a topic that has another owner now. Nothing changes in the metadata."""
         self._released.add(topic_id)
+        self._reading.discard(topic_id)
         topic = self.topics.pop(topic_id, None)
         if topic is not None:
             self._note_shared({record.ref for record in topic.parts})
@@ -703,8 +713,8 @@ class HistoryCatalogue:
         starts: Mapping[TopicId, Offset],
     ) -> None:
         """Apply a change to memory; its topics may have been released while it was in doubt."""
-        self._changes += 1
         topics = {record.part.topic_id for record in (*added, *removed)}
+        self._reading -= topics | starts.keys()
         added = [record for record in added if record.part.topic_id not in self._released]
         removed = [record for record in removed if record.part.topic_id not in self._released]
         starts = {topic_id: start for topic_id, start in starts.items() if topic_id not in self._released}
@@ -761,6 +771,7 @@ class HistoryCatalogue:
         return True
 
     def _forget_topic(self, topic_id: TopicId) -> None:
+        self._reading.discard(topic_id)
         self.topics.pop(topic_id, None)
 
     def _forget(self, refs: Sequence[ObjectRef], revision: int) -> None:

@@ -113,7 +113,7 @@ class LogState(_Message, kw_only=True):
     is_framed: bool = False
     """Whether payloads of batches whose header names no schema begin with Confluent's frame (``schema_framing``)."""
     gaps: list[tuple[Offset, Offset]] = []
-    """Its declared gaps, in their order: of most of their offsets there is no message, and there will be none."""
+    """Its declared gaps, without what they were filled with, in order and disjoint: no message has these offsets."""
 
 
 class LogStates(_Message):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(300)
 TOPIC = "/default/killed"
 
 
-@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1500)])])
+@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 async def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path, rounds: int) -> None:
     rng = random.Random(9)
     broker = BrokerProcess(tmp_path / "data")

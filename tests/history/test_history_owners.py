@@ -11,6 +11,7 @@ from random import Random
 import msgspec
 import pytest
 import trio
+import trio.testing
 from history_lives import GRACE_S, Life, World, run_lives, wall_clock_us
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,6 +143,39 @@ def test_many_topics_that_arrive_are_read_at_the_same_time(sealed: bool) -> None
             await check_counts(assignments.store, first, second)
 
     run_virtual(arrive)
+
+
+@pytest.mark.parametrize("meanwhile", ["another leaves", "it leaves and returns"])
+async def test_rows_that_change_while_a_topic_arrives_are_read_again(meanwhile: str) -> None:
+    """They are read before the lock is taken, which others may hold for long."""
+    async with cluster() as (assignments, b1, b2):
+        for topic_id in (1, 2):
+            await assignments.assign(topic_id, b1)
+        first, second = await open_catalogue(b1.store, b1), await open_catalogue(b2.store, b2)
+        await first.enter(ref(0), 9, 50, [make_part(1, 0, 10), make_part(2, 0, 10)])
+        for topic_id in (1, 2):
+            await assignments.assign(topic_id, b2, b1)
+            first.release(topic_id)
+        await second.adopt(1)  # its object is known from now on
+        async with trio.open_nursery() as nursery, second._changing():
+            nursery.start_soon(second.adopt, 2)
+            await trio.testing.wait_all_tasks_blocked()
+            if meanwhile == "another leaves":
+                await assignments.assign(1, b1, b2)
+                second.release(1)
+            else:
+                await assignments.assign(2, b1, b2)
+                second.release(2)
+                await first.adopt(2)
+                await first.enter(ref(1), 9, 50, [make_part(2, 10, 20)])
+                await assignments.assign(2, b2, b1)
+                first.release(2)
+        end = 10 if meanwhile == "another leaves" else 20
+        await second.enter(ref(2), 9, 50, [make_part(2, end, 30)])
+        await second.expire(2, 10, 61)
+        if meanwhile == "another leaves":
+            await first.adopt(1)
+        await check_counts(assignments.store, first, second)
 
 
 async def shared_by_two(assignments: Assignments, b1: BrokerTenure, b2: BrokerTenure):

@@ -83,6 +83,8 @@ def test_a_foreign_checkpoint_is_refused(foreign: dict) -> None:
         (Position(12, 1), Log(4, 9), 9, "ends at offset 9, but was read up to 12"),
         (Position(5, 1), Log(0, 3, topic_id=2), 0, "deleted and created again after offset 5"),
         (Position(0, 1), Log(0, 3, topic_id=2), 0, "deleted and created again after offset 0"),
+        (Position(4, 1), Log(20, 22, gaps=[(4, 20)]), 20, ""),
+        (Position(2, 1), Log(20, 22, gaps=[(4, 20)]), 20, "offsets 2 to 3 of"),
     ],
 )
 def test_reading_goes_on(start: Position | None, log: Log, goes_on_at: int, loss: str) -> None:

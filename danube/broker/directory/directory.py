@@ -227,8 +227,9 @@ class Directory:
             CallRefusedError: this broker does not reach the metadata at the moment.
             DanubeError: as :meth:`find`, or the metadata cannot answer.
         """
-        with trio.move_on_after(_ARRIVAL_S):  # it is known to have moved here: no metadata have to be read
-            await self._until_arrived(name)
+        if self.arriving and name not in self._topics:
+            with trio.move_on_after(_ARRIVAL_S):  # it is known to have moved here: no metadata have to be read
+                await self._until_arrived(name)
         try:
             found = self.find(name)
             if known in (NO_TOPIC, found.topic_id):

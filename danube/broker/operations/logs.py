@@ -6,6 +6,7 @@ directory; at the end of the commit that set the event it evaluates the states a
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from danube.model.errors import (
 )
 from danube.model.ids import FIRST_OFFSET, Offset
 from danube.model.names import split_partition
+from danube.model.ranges import RangeSet
 from danube.model.records import members
 from danube.storage import reachable_url
 
@@ -127,12 +129,21 @@ class LogOperations:
             storage=topic.storage,
             storage_url=self._url(topic.storage),
             is_framed=topic.intake.is_framed,
-            gaps=self._gaps(topic),
+            gaps=self._empty(topic),
         )
 
-    @staticmethod
-    def _gaps(topic: Topic) -> list[tuple[Offset, Offset]]:
-        return sorted((gap.start, gap.end) for gap in topic.gaps)
+    def _empty(self, topic: Topic) -> list[tuple[Offset, Offset]]:
+        """Return the declared gaps without what they were filled with."""
+        if not topic.gaps:
+            return []
+        declared = RangeSet((gap.start, gap.end) for gap in topic.gaps)
+        history = self._directory.history.catalogue.find(topic.topic_id)
+        found: list[tuple[Offset, Offset]] = []
+        for start, end in declared:
+            parts = history.between(Offset(start), Offset(end), sys.maxsize)[0] if history is not None else []
+            sealed = RangeSet((record.part.base_offset, record.part.end_offset) for record in parts)
+            found += [(Offset(low), Offset(high)) for low, high in sealed.gaps(start, end)]
+        return found
 
     def _sealed_offset(self, topic: Topic) -> Offset:
         """Return the end of the parts in the catalogue."""
@@ -179,7 +190,7 @@ class LogOperations:
             [self._part(record) for record in found],
             more,
             {name: self._url(name) for name in sorted({record.storage for record in found})},
-            self._gaps(topic),
+            [(gap.start, gap.end) for gap in topic.gaps],
         )
 
     def _part(self, record: PartRecord) -> query_api.LogPart:

@@ -360,6 +360,8 @@ async def test_the_disk_comes_back(tmp_path: Path, kind: str, own: bool) -> None
         heir = served_by(world, topic)
         assert heir is not None
 
+        (state,) = await client.logs.states([topic])
+        assert state.gaps == [((0 if own else 2), end)]
         found = {each.topic: each for each in await give_back(client, disk, "h2")}
         assert [each.problem for each in found.values()] == [""] * len(found)
         assert (found[topic].start, found[topic].filled) == ((0 if own else 2), 5)
@@ -374,6 +376,8 @@ async def test_the_disk_comes_back(tmp_path: Path, kind: str, own: bool) -> None
             assert [(await reader.receive()).payload for _ in range(2)] == [b"x", b"y"]
         info = await client.admin.describe_topic(topic)
         assert [(each.start, each.end, each.open) for each in info.gaps] == [(5, end, False)]
+        (state,) = await client.logs.states([topic])
+        assert state.gaps == [(5, end)]
         parts = await client.logs.parts(topic)
         assert parts.gaps == []
         assert await give_back(client, disk, "h2") == []

@@ -16,7 +16,7 @@ from danube.model.policies import Durability
 from pyspark_danube._connecting import broker_client
 from pyspark_danube._options import ReadOptions, nearest
 from pyspark_danube._plan import Source, data_loss
-from pyspark_danube._positions import LogKey, Span
+from pyspark_danube._positions import LogKey, Span, pieces
 
 if TYPE_CHECKING:
     from danube.client.sync import Client
@@ -153,7 +153,8 @@ def locate(
         if found.topic_id != state.topic_id:
             raise FailedPreconditionError(f"{where}: the topic was deleted and created again; run the query again")
         if found.start > span.start:
-            losses.append(f"{where}: offsets [{span.start}, {found.start}) have expired")
+            gone = pieces(span.start, min(found.start, span.end), state.gaps)
+            losses += [f"{where}: offsets [{low}, {high}) have expired" for low, high in gone]
         losses += [f"{where}: offsets [{start}, {end}) were lost" for start, end in found.gaps]
         storages.update(found.storages)
         start = min(max(span.start, found.start_offset), span.end)

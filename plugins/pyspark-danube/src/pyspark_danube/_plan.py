@@ -206,8 +206,10 @@ def choose_spans(
         if start >= end:
             continue
         if start < state.start_offset:
-            gone = min(end, state.start_offset)
-            losses.append(f"{where}: offsets [{start}, {gone}) have expired; it begins at {state.start_offset}")
+            losses += [
+                f"{where}: offsets [{low}, {high}) have expired; it begins at {state.start_offset}"
+                for low, high in pieces(start, min(end, state.start_offset), state.gaps)
+            ]
         if end > state.end_offset:
             first = max(start, state.end_offset)
             losses.append(f"{where}: offsets [{first}, {end}) do not exist; it ends at {state.end_offset}")

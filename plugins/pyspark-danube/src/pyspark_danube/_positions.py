@@ -38,6 +38,7 @@ __all__ = [
     "Span",
     "decode",
     "encode",
+    "messages",
     "pieces",
     "resume",
     "retreats",
@@ -144,7 +145,9 @@ def resume(start: Mapping[LogKey, Position], logs: Mapping[LogKey, Log]) -> Resu
         wanted = at.offset if at is not None and goes_on else 0
         offset = min(max(wanted, log.start_offset), max(log.end_offset, log.start_offset))
         if wanted < log.start_offset:
-            losses.append(f"offsets {wanted} to {log.start_offset - 1} of {_name(key)} have expired")
+            gone = pieces(wanted, log.start_offset, log.gaps)  # without what no message ever was, or will be
+            if gone:
+                losses.append(f"offsets {gone[0][0]} to {gone[-1][1] - 1} of {_name(key)} have expired")
         elif wanted > log.end_offset:
             losses.append(f"{_name(key)} ends at offset {log.end_offset}, but was read up to {wanted} before")
         positions[key] = Position(offset, log.topic_id)
@@ -242,6 +245,11 @@ def pieces(start: int, end: int, gaps: Gaps) -> list[tuple[int, int]]:
     return left
 
 
+def messages(start: int, end: int, gaps: Gaps) -> int:
+    """Return how many of the offsets ``[start, end)`` are in no gap."""
+    return sum(stop - begin for begin, stop in pieces(start, end, gaps))
+
+
 def ahead(start: int, count: int, end: int, gaps: Gaps) -> int:
     """Return the offset behind the next ``count`` messages of ``[start, end)``, or ``end`` if there are fewer."""
     for begin, stop in pieces(start, end, gaps):
@@ -278,10 +286,7 @@ def admit(
     """
     ends = {key: max(at.offset, logs[key].end_offset) for key, at in begin.items() if key in logs}
     if max_messages is not None:
-        waiting = {
-            key: sum(stop - start for start, stop in pieces(begin[key].offset, end, logs[key].gaps))
-            for key, end in ends.items()
-        }
+        waiting = {key: messages(begin[key].offset, end, logs[key].gaps) for key, end in ends.items()}
         granted = share(waiting, max_messages)
         ends = {key: ahead(begin[key].offset, granted.get(key, 0), end, logs[key].gaps) for key, end in ends.items()}
     if max_bytes is not None and runs is not None:

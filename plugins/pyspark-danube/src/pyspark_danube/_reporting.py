@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.model.errors import ClosedError, DanubeError, PermissionDeniedError, UnimplementedError
 from danube.model.names import split_partition
+from pyspark_danube._positions import messages
 
 if TYPE_CHECKING:
     from danube.client.sync import Client
@@ -58,7 +59,8 @@ def standings(
         since = begin.offset if begin is not None and begin.topic_id == state.topic_id else state.start_offset
         known = found.get(key.topic, Standing(0, 0))
         found[key.topic] = Standing(
-            known.rows + max(0, offset - since), known.lag + max(0, state.end_offset - max(offset, state.start_offset))
+            known.rows + messages(since, offset, state.gaps),
+            known.lag + messages(max(offset, state.start_offset), state.end_offset, state.gaps),
         )
     return found
 

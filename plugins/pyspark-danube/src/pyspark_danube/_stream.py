@@ -37,6 +37,7 @@ from pyspark_danube._positions import (
     admit,
     decode,
     encode,
+    pieces,
     resume,
     retreats,
     spans,
@@ -200,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 losses.append(f"{where}, was deleted")
                 continue
             begin, stop = max(span.start, log.start_offset), min(span.end, log.end_offset)
-            if (begin, stop) != (span.start, span.end):
+            if stop < span.end or pieces(span.start, min(begin, span.end), log.gaps):
                 losses.append(
                     f"of the offsets {span.start} to {span.end - 1} of {where}, "
                     + (f"only {begin} to {stop - 1} exist" if begin < stop else "none exist")
