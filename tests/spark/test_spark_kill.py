@@ -31,7 +31,6 @@ from danube.model.batch import open_records, read_header
 from danube.model.limits import Limits
 
 SEED = 20_261_121
-ROUNDS = 10
 PER_ROUND = 300
 PER_BATCH = 60
 
@@ -142,12 +141,18 @@ def wait_for(condition: Callable[[], bool], driver: Driver, timeout_s: float = 1
         time.sleep(0.01)
 
 
-@pytest.mark.extended
-def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param(6, marks=pytest.mark.extended),
+        pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path, rounds: int) -> None:
     require_spark()
     chance = random.Random(SEED)
     config = json.dumps(TEST_CONFIG | {"spark.driver.extraJavaOptions": java_options(tmp_path)})
-    rounds = dict.fromkeys(("files", "topic"), 0)
+    batches = dict.fromkeys(("files", "topic"), 0)
 
     def planned(name: str) -> int:
         """Return how many batches a query has decided on."""
@@ -162,17 +167,17 @@ def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) 
                 client.admin.create_topic("/default/in", partitions=2)
                 client.admin.create_topic("/default/out", partitions=2)
                 waiting.append(Driver(broker, tmp_path, config, last=False))
-                for number in range(ROUNDS):
+                for number in range(rounds):
                     batch = [b"%d" % payload for payload in range(published, published + PER_ROUND)]
                     publish(client, "/default/in", batch, keys=[f"k{len(p)}-{p[-1]}" for p in batch])
                     published += PER_ROUND
                     # The ways to write checkpoints take turns: each goes on where the other one was killed.
-                    last_one = number == ROUNDS - 1
+                    last_one = number == rounds - 1
                     waiting.append(Driver(broker, tmp_path, config, last=last_one, fast=number % 2 == 0))
                     driver = waiting[0]
                     driver.go()
-                    for name in rounds:
-                        before = rounds[name] = planned(name)
+                    for name in batches:
+                        before = batches[name] = planned(name)
                         wait_for(lambda name=name, before=before: planned(name) > before, driver)  # type: ignore[misc]
                     time.sleep(chance.uniform(0.0, 1.0))
                     unplanned += driver.process.poll() is not None
@@ -195,8 +200,8 @@ def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) 
     log = sorted((tmp_path / "table" / "_spark_metadata").iterdir())
     assert log
     assert written_files(tmp_path) == expected
-    assert unplanned < ROUNDS // 2
-    assert min(planned("files"), planned("topic")) >= ROUNDS - unplanned
+    assert unplanned < rounds // 2
+    assert min(planned("files"), planned("topic")) >= rounds - unplanned
 
 
 def written_files(directory: Path) -> list[bytes]:
