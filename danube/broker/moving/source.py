@@ -318,8 +318,9 @@ class _Move:
         topic = self._topic
         assert topic is not None
         with trio.move_on_after(self._limits.move_freeze_s) as scope:
-            self._is_paused = True
-            await self._directory.history.pause_topic(self._topic_id)
+            if not topic.lossy:  # others have no history
+                self._is_paused = True
+                await self._directory.history.pause_topic(self._topic_id)
             await self._frozen.enter_async_context(topic.frozen())
         if scope.cancelled_caught:
             return Refused(

@@ -16,7 +16,7 @@ from broker.directory.test_several_brokers import created
 
 import danube
 from danube.broker.moving import source as source_room
-from danube.cluster.moves import Complete, Copy, Done, Doubt, Event, Freeze, Reserve, Switch
+from danube.cluster.moves import Complete, Copy, Done, Doubt, Event, Freeze, Refused, Reserve, Switch
 from danube.cluster.ordering import order_move
 from danube.cluster.records import Assignment, topic_key
 from danube.model import Durability
@@ -213,6 +213,50 @@ async def test_a_broker_is_killed_in_the_middle_of_a_move(
         for machine in world.machines:
             if not serves(machine):
                 assert topic_id_of(machine) not in machine.broker.runtime.journal.topic_ids()
+
+
+@pytest.mark.parametrize("step", [Reserve, Copy, Freeze, Complete, Switch])
+@pytest.mark.parametrize("durability", list(Durability))
+async def test_a_topic_whose_move_is_given_up_stays_in_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, step: type
+) -> None:
+    """Found by a world (20261128949300001): a frozen topic of durability none ended its broker."""
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=durability)
+        target = other(world, source)
+        refused = trio.Event()
+        do: Do = source_room._Move._do
+
+        async def refusing(move: Any, action: object) -> Event:
+            result = await do(move, action)
+            if isinstance(action, step) and not isinstance(action, Switch):
+                refused.set()
+                return Refused("a test")
+            return result
+
+        async def no_switch(move: Any) -> Event:
+            refused.set()
+            return Refused("a test")
+
+        monkeypatch.setattr(source_room._Move, "_do", refusing)
+        if step is Switch:
+            monkeypatch.setattr(source_room._Move, "_switch", no_switch)
+        async with (
+            source.client() as client,
+            client.producer(NAME) as producer,
+            client.consumer(NAME, subscription="s") as consumer,
+        ):
+            await producer.send(b"a")
+            if durability is not Durability.NONE:  # which may drop what comes before the consumer has asked for it
+                assert (await consumer.receive()).payload == b"a"
+            await order(source, target)
+            with trio.move_on_after(5):  # one of durability none skips steps, and moves
+                await refused.wait()
+            await settled(world)
+            assert serves(source) is refused.is_set()
+            await producer.send(b"b")
+            if durability is not Durability.NONE:
+                assert (await consumer.receive()).payload == b"b"
 
 
 @pytest.mark.parametrize("is_applied", [True, False])
