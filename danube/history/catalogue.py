@@ -211,15 +211,18 @@ class HistoryCatalogue:
         Raises:
             DanubeError: the store cannot answer.
         """
-        # Read before the lock is taken, because hundreds of topics may arrive at the same time.
+        # Most topics that arrive by the hundred have no history, and need not wait for each other to know that.
         self._reading.add(topic_id)
+        since = self.tenure.epoch(topic_id) if self.tenure.owns(topic_id) else 0
         found = await self._read_history(topic_id)
         async with self._changing():
             if topic_id in self.topics:
                 return
-            if topic_id not in self._reading:
+            present = self.tenure.epoch(topic_id) if self.tenure.owns(topic_id) else 0
+            # What there was may have changed since; that there was nothing holds as long as it has this owner.
+            is_empty = not found.records and found.start is None
+            if not is_empty or topic_id not in self._reading or not since or present != since:
                 found = await self._read_history(topic_id)
-            found.objects.update(await self._read_objects(found))  # other topics that have come or gone share them
             self._reading.discard(topic_id)
             self._released.discard(topic_id)
             if not found.records and found.start is None:
@@ -228,8 +231,7 @@ class HistoryCatalogue:
             for record in found.records:
                 topic.add(record)
             for ref, row in found.objects.items():
-                if ref not in self.objects:
-                    self._know(ref, row)
+                self._know(ref, row)
             self._note_shared({record.ref for record in found.records})
             starts = {topic_id: found.start} if found.start is not None else {}
             topic.start_offset = starts.get(topic_id, topic.start_offset)
@@ -257,18 +259,12 @@ class HistoryCatalogue:
             raise failures[0]
         rows = [decode_record(item, _PART.decode) for item in parts]
         records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
-        found = _Found(records, Offset(int(start.value)) if start is not None else None, {})
-        found.objects.update(await self._read_objects(found))
-        return found
-
-    async def _read_objects(self, found: _Found) -> dict[ObjectRef, KeyValue]:
-        """Read the rows of objects that are not known and were not read yet."""
-        rows = {}
-        for ref in {record.ref for record in found.records} - self.objects.keys() - found.objects.keys():
+        objects: dict[ObjectRef, KeyValue] = {}
+        for ref in {record.ref for record in records} - self.objects.keys():
             row = await self._store.get(self._keys.object_key(ref))
             if row is not None:
-                rows[ref] = row
-        return rows
+                objects[ref] = row
+        return _Found(records, Offset(int(start.value)) if start is not None else None, objects)
 
     async def adopt_all(self, topic_ids: Iterable[TopicId]) -> None:
         """As :meth:`adopt`, for many topics: in three lists, however many they are.
