@@ -57,7 +57,7 @@ from danube.history.sole_tenure import SoleTenure
 from danube.history.tenure import Tenure
 from danube.metadata import Change, Condition, Delete, KeyValue, MetadataStore, Put, TableWriter, decode_record
 from danube.model.errors import DanubeError, DataLossError, MetadataConflictError, NotOwnerError, UnavailableError
-from danube.model.ids import NO_TOPIC, Offset, OwnerEpoch, TopicId
+from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, NO_TOPIC, Offset, OwnerEpoch, TopicId
 
 __all__ = ["HistoryCatalogue"]
 
@@ -206,23 +206,24 @@ class HistoryCatalogue:
         self._shared = {ref for ref, record in self.objects.items() if record.references != own[ref]}
 
     async def adopt(self, topic_id: TopicId) -> None:
-        """Read the history of a topic that this broker has become the owner of. No-op if it is known.
+        """Read the history of a topic that this broker has become the owner of. No-op if it is known in this epoch.
 
         Raises:
             DanubeError: the store cannot answer.
         """
         # Most topics that arrive by the hundred have no history, and need not wait for each other to know that.
         self._reading.add(topic_id)
-        since = self.tenure.epoch(topic_id) if self.tenure.owns(topic_id) else 0
+        since = self._epoch(topic_id)
         found = await self._read_history(topic_id)
         async with self._changing():
-            if topic_id in self.topics:
+            if self._is_known(topic_id):
                 return
-            present = self.tenure.epoch(topic_id) if self.tenure.owns(topic_id) else 0
             # What there was may have changed since; that there was nothing holds as long as it has this owner.
             is_empty = not found.records and found.start is None
-            if not is_empty or topic_id not in self._reading or not since or present != since:
+            if not is_empty or topic_id not in self._reading or not since or self._epoch(topic_id) != since:
+                self._drop_former(topic_id)
                 found = await self._read_history(topic_id)
+            self._drop_former(topic_id)
             self._reading.discard(topic_id)
             self._released.discard(topic_id)
             if not found.records and found.start is None:
@@ -273,9 +274,11 @@ class HistoryCatalogue:
             DanubeError: the store cannot answer.
         """
         async with self._changing():
-            wanted = set(topic_ids) - self.topics.keys()
+            wanted = {topic_id for topic_id in topic_ids if not self._is_known(topic_id)}
             if not wanted:
                 return
+            for topic_id in wanted:
+                self._drop_former(topic_id)
             records: list[PartRecord] = []
             for count, item in enumerate((await self._store.list(SEGMENTS))[0], 1):
                 record = decode_record(item, _PART.decode)
@@ -301,6 +304,32 @@ class HistoryCatalogue:
             for topic_id, start in starts.items():
                 self.topic(topic_id).start_offset = start
             self.on_change(records, (), starts)
+
+    def _epoch(self, topic_id: TopicId) -> OwnerEpoch:
+        """Return the epoch under which this broker owns a topic, as far as it has seen; 0: it does not."""
+        return self.tenure.epoch(topic_id) if self.tenure.owns(topic_id) else NO_OWNER_EPOCH
+
+    def _is_known(self, topic_id: TopicId) -> bool:
+        """Whether the history in memory is of the present epoch.
+
+        A broker that is starting, or that has not got to serving a topic yet, may have read what other owners have
+        replaced since.
+        """
+        topic = self.topics.get(topic_id)
+        return topic is not None and topic.epoch == self._epoch(topic_id)
+
+    def _drop_former(self, topic_id: TopicId) -> None:
+        """Forget what was read of a topic in a former epoch."""
+        topic = self.topics.get(topic_id)
+        if topic is None or topic.epoch == self._epoch(topic_id):
+            return
+        gone = [record for record in topic.parts if record.ref not in self.commits]
+        topic.remove(gone)
+        topic.epoch, topic.start_offset = self._epoch(topic_id), FIRST_OFFSET
+        if not topic.parts:
+            del self.topics[topic_id]
+        self._note_shared({record.ref for record in gone})
+        self.on_change((), gone, {})
 
     def was_released(self, topic_id: TopicId) -> bool:
         """Whether this broker has released a topic, and not adopted it since."""
@@ -352,7 +381,7 @@ class HistoryCatalogue:
         """
         found = self.topics.get(topic_id)
         if found is None:
-            found = TopicHistory()
+            found = TopicHistory(self._epoch(topic_id))
             if topic_id not in self._released:
                 self.topics[topic_id] = found
         return found

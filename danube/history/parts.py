@@ -10,7 +10,7 @@ import msgspec
 
 from danube.history.segment import SegmentPart
 from danube.log.index import interpolated
-from danube.model.ids import FIRST_OFFSET, Offset, TopicId
+from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
 from danube.model.query_api import LogPart
 
 __all__ = ["GarbageRecord", "ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory", "from_log_part", "to_log_part"]
@@ -76,9 +76,11 @@ class GarbageRecord(msgspec.Struct, frozen=True, array_like=True):
 class TopicHistory:
     """The sealed parts of one topic, in the order of their offsets."""
 
-    __slots__ = ("_bases", "_highest_us", "parts", "start_offset")
+    __slots__ = ("_bases", "_highest_us", "epoch", "parts", "start_offset")
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: OwnerEpoch = NO_OWNER_EPOCH) -> None:
+        self.epoch = epoch
+        """Of the owner that reads it, when it was read; see :class:`danube.history.tenure.Tenure`."""
         self.parts: list[PartRecord] = []
         self._bases: list[Offset] = []
         # Highest append time up to the end of each part: keeps the binary search valid if the clock steps back.
