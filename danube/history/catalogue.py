@@ -211,28 +211,29 @@ class HistoryCatalogue:
         Raises:
             DanubeError: the store cannot answer.
         """
-        # Most topics that arrive by the hundred have no history, and need not wait for each other to know that.
+        # Read before the lock is taken, because hundreds of topics may arrive at the same time.
         self._reading.add(topic_id)
         since = self._epoch(topic_id)
         found = await self._read_history(topic_id)
         async with self._changing():
             if self._is_known(topic_id):
                 return
-            # What there was may have changed since; that there was nothing holds as long as it has this owner.
-            is_empty = not found.records and found.start is None
-            if not is_empty or topic_id not in self._reading or not since or self._epoch(topic_id) != since:
-                self._drop_former(topic_id)
-                found = await self._read_history(topic_id)
             self._drop_former(topic_id)
+            if topic_id not in self._reading or self._epoch(topic_id) != since:
+                since = self._epoch(topic_id)
+                found = await self._read_history(topic_id)
+            found.objects.update(await self._read_objects(found))  # other topics that have come or gone share them
             self._reading.discard(topic_id)
             self._released.discard(topic_id)
             if not found.records and found.start is None:
                 return
             topic = self.topic(topic_id)
+            topic.epoch = since
             for record in found.records:
                 topic.add(record)
             for ref, row in found.objects.items():
-                self._know(ref, row)
+                if ref not in self.objects:
+                    self._know(ref, row)
             self._note_shared({record.ref for record in found.records})
             starts = {topic_id: found.start} if found.start is not None else {}
             topic.start_offset = starts.get(topic_id, topic.start_offset)
@@ -260,12 +261,18 @@ class HistoryCatalogue:
             raise failures[0]
         rows = [decode_record(item, _PART.decode) for item in parts]
         records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
-        objects: dict[ObjectRef, KeyValue] = {}
-        for ref in {record.ref for record in records} - self.objects.keys():
+        found = _Found(records, Offset(int(start.value)) if start is not None else None, {})
+        found.objects.update(await self._read_objects(found))
+        return found
+
+    async def _read_objects(self, found: _Found) -> dict[ObjectRef, KeyValue]:
+        """Read the rows of objects that are not known and were not read yet."""
+        rows = {}
+        for ref in {record.ref for record in found.records} - self.objects.keys() - found.objects.keys():
             row = await self._store.get(self._keys.object_key(ref))
             if row is not None:
-                objects[ref] = row
-        return _Found(records, Offset(int(start.value)) if start is not None else None, objects)
+                rows[ref] = row
+        return rows
 
     async def adopt_all(self, topic_ids: Iterable[TopicId]) -> None:
         """As :meth:`adopt`, for many topics: in three lists, however many they are.
@@ -274,7 +281,7 @@ class HistoryCatalogue:
             DanubeError: the store cannot answer.
         """
         async with self._changing():
-            wanted = {topic_id for topic_id in topic_ids if not self._is_known(topic_id)}
+            wanted = {topic_id: self._epoch(topic_id) for topic_id in topic_ids if not self._is_known(topic_id)}
             if not wanted:
                 return
             for topic_id in wanted:
@@ -295,7 +302,7 @@ class HistoryCatalogue:
             unknown = refs - self.objects.keys()
             rows = (await self._store.list(OBJECTS))[0] if unknown else ()
             found = {ref: item for item in rows if (ref := self._keys.ref(item.key)) in unknown}
-            self._released -= wanted
+            self._released -= wanted.keys()
             for record in records:
                 self.topic(record.part.topic_id).add(record)
             for ref, row in found.items():
@@ -303,6 +310,8 @@ class HistoryCatalogue:
             self._note_shared(refs)
             for topic_id, start in starts.items():
                 self.topic(topic_id).start_offset = start
+            for topic_id in wanted.keys() & self.topics.keys():
+                self.topics[topic_id].epoch = wanted[topic_id]
             self.on_change(records, (), starts)
 
     def _epoch(self, topic_id: TopicId) -> OwnerEpoch:
@@ -325,7 +334,7 @@ class HistoryCatalogue:
             return
         gone = [record for record in topic.parts if record.ref not in self.commits]
         topic.remove(gone)
-        topic.epoch, topic.start_offset = self._epoch(topic_id), FIRST_OFFSET
+        topic.start_offset = FIRST_OFFSET
         if not topic.parts:
             del self.topics[topic_id]
         self._note_shared({record.ref for record in gone})

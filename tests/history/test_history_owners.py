@@ -611,9 +611,7 @@ async def two_owners(steps) -> None:
         for catalogue in catalogues:
             await collect(catalogue)
         used = set(await rows(assignments.store, "/objects/default/"))
-        parts = [
-            record for each in catalogues for record in each.all_parts() if each.tenure.owns(record.part.topic_id)
-        ]
+        parts = [record for each in catalogues for record in each.all_parts() if each.tenure.owns(record.part.topic_id)]
         assert used == {record.object for record in parts}
         # What was lost before it was released is forgotten when it returns, or at the next start.
         assert used <= {each.key for catalogue in catalogues for each in catalogue.objects}
