@@ -351,7 +351,7 @@ class MetadataGroup:
             voters = [each for each in conf.voters if each not in former]
             learners = [each for each in conf.learners if each not in former]
             await self._put_record(ask.member, MemberRecord(address=ask.address, identity=ask.identity))
-            conf = await node.change_members(voters, [*learners, ask.member])
+            conf = await node.change_members(voters, [*learners, ask.member], instead_of=conf)
             for member in former:
                 await self._store.delete(f"{MEMBERS}{member}")
             _log.warning(
@@ -490,7 +490,8 @@ class MetadataGroup:
                 self._silent.clear()
                 await self._look_for_leader(node)
                 continue
-            change = next_change(node.raft.conf, node.member, self._seen(node))
+            conf = node.raft.conf
+            change = next_change(conf, node.member, self._seen(node))
             if change is None:
                 continue
             _log.warning(
@@ -500,7 +501,7 @@ class MetadataGroup:
                 extra=log_event("metadata.voters_change"),
             )
             try:
-                await node.change_members(change.voters, change.learners)
+                await node.change_members(change.voters, change.learners, instead_of=conf)
             except DanubeError as error:
                 if not may_pass(error):
                     raise

@@ -157,6 +157,36 @@ def test_a_broker_with_a_new_disk_need_not_wait_for_links_of_the_former_one(seed
     simulate(work, seed)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_brokers_that_join_at_once_all_keep_their_places(seed: int) -> None:
+    """The members that a place was worked out from may have changed when it is given.
+
+    Seed 20261128760000165 of the worlds of clusters: a broker that had just joined was no member any more.
+    """
+
+    async def work(world: World) -> None:
+        brokers = await formed(world)
+        leader = await world.leader()
+        former = next(each for each in brokers if each is not leader)
+        await former.kill()
+        former.replace_disks()
+        joining = [world.broker(name) for name in ("d", "e", "f")]
+        former.start(LISTED)
+        for each in joining:
+            await trio.sleep(world.random.choice((0.0, 0.0, 0.001, 0.01)))
+            each.start(join=world.random.choice([each.address for each in brokers if each is not former]))
+        for each in (former, *joining):
+            await each.up()
+            assert each.error is None
+        members = {each.group.memory.member for each in world.brokers}
+        await until(lambda: leader.store.node.raft.conf.members == members)
+        await until(lambda: len(leader.store.node.raft.conf.voters) == 5)
+        await trio.sleep(5)
+        assert [each.error for each in world.brokers] == [None] * 6
+
+    simulate(work, seed)
+
+
 def test_a_learner_takes_the_place_of_a_voter_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(voters, "DEAD_S", 20.0)
 

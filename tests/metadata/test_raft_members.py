@@ -29,7 +29,7 @@ from danube.model.errors import (
     WatchCompactedError,
 )
 from danube.model.limits import KIB, Limits
-from danube.raft import NodeId
+from danube.raft import Conf, NodeId
 from danube.testing.clock import sleep
 from danube.testing.simulated_table import SimulatedTable
 
@@ -832,6 +832,10 @@ async def test_members_are_changed_at_any_member():
             await asked.running.node.promote(NodeId(5))
         with pytest.raises(InvalidArgumentError, match="not possible"):
             await asked.running.node.change_members([])
+        with pytest.raises(UnavailableError, match="have changed meanwhile"):
+            await asked.running.node.change_members(conf.voters, [5], instead_of=Conf(conf.voters))
+        assert (await asked.running.node.change_members(conf.voters, [4, 5], instead_of=conf)).learners == (4, 5)
+        await asked.running.node.remove(NodeId(5))
         assert (await asked.running.node.remove(leader.member)).voters == (asked.member, other.member)
         await group.leader(other_than=leader)
         assert (await other.running.node.remove(NodeId(4))).learners == ()

@@ -178,6 +178,7 @@ def _wanted(raft: Raft, request: MembersRequest) -> tuple[tuple[NodeId, ...], tu
 
     Raises:
         FailedPreconditionError: a member to be promoted is no learner, or too far behind the log.
+        UnavailableError: the members that the request was made for have changed.
     """
     conf = raft.conf
     match request:
@@ -190,6 +191,8 @@ def _wanted(raft: Raft, request: MembersRequest) -> tuple[tuple[NodeId, ...], tu
             voters = tuple(each for each in conf.voters if each != member)
             return voters, tuple(each for each in conf.learners if each != member)
         case _:
+            if request.instead_of not in (None, conf):
+                raise UnavailableError("the metadata members have changed meanwhile; look at them, and try again")
             return request.voters, request.learners
 
 

@@ -124,6 +124,8 @@ class SetMembers(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...]
+    instead_of: Conf | None = None
+    """The members that these were worked out from: if there are others now, nothing is changed. None: from none."""
 
 
 MembersRequest = AddLearner | Promote | Remove | SetMembers

@@ -375,15 +375,22 @@ class Node:
 
     # --- Members
 
-    async def change_members(self, voters: Sequence[NodeId], learners: Sequence[NodeId] = ()) -> Conf:
+    async def change_members(
+        self, voters: Sequence[NodeId], learners: Sequence[NodeId] = (), *, instead_of: Conf | None = None
+    ) -> Conf:
         """Change the members of the group; return them when the change is complete. May be asked at any member.
 
+        Args:
+            voters, learners: all members from now on.
+            instead_of: those that they were worked out from; None: no matter which members there are.
+
         Raises:
-            UnavailableError: another change is in progress, or no answer came, perhaps because the leader has ended:
-                look, and try again. The message says if the change may still happen.
+            UnavailableError: another change is in progress, the members are not ``instead_of`` any more, or no answer
+                came, perhaps because the leader has ended: look, and try again. The message says if the change may
+                still happen.
             InvalidArgumentError: the members are invalid.
         """
-        return await self._change(SetMembers(tuple(voters), tuple(learners)))
+        return await self._change(SetMembers(tuple(voters), tuple(learners), instead_of))
 
     async def add_learner(self, member: NodeId) -> Conf:
         """Add a member that receives the log and has no vote; as :meth:`change_members`."""
