@@ -112,6 +112,8 @@ class _Topic(msgspec.Struct):
     """Start offset after retention at the first audit."""
     gone_at: float = math.inf
     """When its disk was lost: from then on it stays away."""
+    forgotten_at: float = math.inf
+    """When an operator first ordered to go on without that disk."""
     damaged: bool = False
     """Whether its stored data was damaged: it may stop, but its answers must be correct nevertheless."""
     sights: Sights = msgspec.field(default_factory=Sights)
@@ -199,6 +201,23 @@ class History:
         """Record that the disk of a topic (partition) was lost, with its machine: nothing is accepted from now on."""
         self.events += 1
         self._topics[topic].gone_at = self._clock()
+
+    def forgotten(self, topic: str) -> None:
+        """Record that it is to go on without the disk that was lost: from now on, messages may be accepted again."""
+        self.events += 1
+        self._topics[topic].forgotten_at = min(self._clock(), self._topics[topic].forgotten_at)
+
+    def accepted_without_disk(self, topic: str) -> dict[int, bytes]:
+        """Return the messages by offset that were sent and acknowledged after :meth:`forgotten`, and lost no power."""
+        since, losses = self._topics[topic].forgotten_at, self.power_losses(topic)
+        return {
+            sent.acked_offset: payload
+            for payload, sent in self._sent.items()
+            if sent.acked_topic == topic
+            and sent.acked_offset >= 0
+            and sent.published_s > since
+            and sent.acked_after_losses == losses
+        }
 
     def is_gone(self, topic: str) -> bool:
         """Whether the disk of a topic (partition) was lost."""
@@ -313,7 +332,9 @@ class History:
         self.events += 1
         self.acknowledged_messages += 1
         sent = self._sent[payload]
-        if topic in self._topics and sent.published_s > self._topics[topic].gone_at:
+        if topic in self._topics and self._topics[topic].gone_at < sent.published_s < self._clock() < (
+            self._topics[topic].forgotten_at
+        ):
             self.violation(f"C3: {_name(payload)} was acknowledged in {topic}, whose disk had been lost before")
         if offset < 0:
             sent.stored_topic = topic  # stored, at an unknown offset

@@ -1,10 +1,12 @@
 """Declares the broker of a machine that has lost its disks gone, and checks what becomes of its topics (C4).
 
-That is done in calm weather, when everything else was checked: an operator gives the order, while an ambush kills the
-broker that carries it out, or the leader of the metadata, between any two of its steps; the order is repeated. Then:
+An operator gives the order: in some worlds while other faults go on, and in all of them in calm weather, when
+everything else was checked. Meanwhile an ambush kills the broker that carries it out, or the leader of the metadata,
+between any two of its steps; the order is repeated. Then:
 
 * C4. The offsets of a topic are dense, except for the gaps that are declared, and no message is in an open gap. What is
-  published after it was forgotten is behind the gap, at offsets that are used once, also after a restart.
+  published after it was forgotten is behind the gap, at offsets that are used once, also after a restart, and is not
+  lost, whatever happens to the topic from then on.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from danube.model import Durability
+from danube.model.errors import DanubeError
 from danube.testing.simulation.ambushes import Ambush
+from danube.testing.simulation.node import shown_error
 from danube.testing.simulation.workload import read_topic
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ __all__ = ["Forgetting", "holes"]
 _STEPS: Final = (5, 20, 60)
 """To forget a broker with a few topics takes some dozens of steps."""
 _PATIENCE_S: Final = 6.0
+_EARLY_S: Final = 2.0
+"""Mean pause until the order is given, if faults go on."""
 _MESSAGES: Final = 3
 """Published to each topic at a time."""
 
@@ -72,6 +78,26 @@ class Forgetting:
         }
         self._published: dict[str, dict[int, bytes]] = {part: {} for part in self._parts}
 
+    async def forget_early(self) -> None:
+        """Task: have the broker forgotten while faults go on; until that has succeeded, or cancelled."""
+        world, random = self._world, self._random
+        await trio.sleep(random.expovariate(1 / _EARLY_S))
+        for part in self._parts:
+            world.history.forgotten(part)
+        world.trace("forgetting", self._broker)
+        while True:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._lie_in_wait, nursery)
+                    async with world.operator() as client:
+                        await client.admin.forget_broker(self._broker, accept_loss=True)
+                    nursery.cancel_scope.cancel()
+                break
+            except* DanubeError as error:
+                world.trace("not-forgotten", self._broker, shown_error(error))
+            await trio.sleep(1)
+        world.trace("forgotten-early", self._broker, *sorted(self._parts))
+
     async def forget(self) -> None:
         """Have the broker forgotten, publish to its topics, and check them."""
         world = self._world
@@ -109,8 +135,9 @@ class Forgetting:
             if inside:
                 world.history.violation(f"C4: audit {label}: {part} has messages {inside} in the gap [{low}, {high})")
         loses = topic.durability is Durability.OS and world.plan.last_end == "power-loss" and label != "forgotten"
-        for offset, payload in published.items():
-            if messages.get(offset) != payload and not (loses and offset not in messages):
+        accepted = {} if loses else world.history.accepted_without_disk(part)
+        for offset, payload in (published | accepted).items():
+            if offset >= start and messages.get(offset) != payload and not (loses and offset not in messages):
                 world.history.violation(f"C4: audit {label}: {part} has another message @{offset} than {payload!r}")
 
     async def publish_again(self) -> None:

@@ -55,6 +55,8 @@ class WorldPlan(NamedTuple):
     """Whether a machine of the cluster loses its disks."""
     forgets: bool = False
     """Whether the broker of that machine is declared gone in the end."""
+    forgets_early: bool = False
+    """Whether that is ordered as soon as it is known what was lost, while other faults go on."""
     moves_every_s: float = 0.0
     """Mean pause between orders to move a topic of the cluster to another broker; 0: none are ordered."""
     drains_every_s: float = 0.0
@@ -107,6 +109,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     keeps_metadata = is_cluster and own.random() < _KEEPING_METADATA
     cuts_log = keeps_metadata and own.random() < 0.5
     wipes = keeps_metadata and own.random() < 0.3
+    forgets = wipes and Random(f"forgets {seed}").random() < 0.7
     topics = [
         _draw_topic(random, index, CLUSTER if is_cluster else homes[index % len(homes)], kind)
         for index in range(max(len(homes), random.choice((1, 2, 2, 3))))
@@ -186,7 +189,8 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         keeps_metadata=keeps_metadata,
         cuts_log=cuts_log,
         wipes=wipes,
-        forgets=wipes and Random(f"forgets {seed}").random() < 0.7,
+        forgets=forgets,
+        forgets_early=forgets and Random(f"forgets early {seed}").random() < 0.6,
         moves_every_s=_draw_moves(seed) if is_cluster else 0.0,
         drains_every_s=Random(f"drains {seed}").choice((0.0, 0.0, 4.0, 10.0)) if is_cluster else 0.0,
         restarts_s=(0.0, 0.05, 1.0, 5.0) if shared and Random(f"restarts {seed}").random() < 0.5 else (0.0, 0.05, 1.0),

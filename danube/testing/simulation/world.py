@@ -125,6 +125,7 @@ class World:
         """Machines that have lost their disks, and the names of the brokers that they had been."""
         self._lost_topics = trio.Event()
         """Set when it is known which topics were lost with these disks."""
+        self._forgetting: Forgetting | None = None
         self.joined: list[BrokerNode] = []
         """Machines whose brokers have joined the cluster since it was formed."""
         self.drained: dict[str, None] = {}
@@ -256,7 +257,15 @@ class World:
                 if owners[topic_key(self.holders.topic_id(part))] == broker:
                     self.trace("gone", part)
                     self.history.gone(part)
+        if self.plan.forgets:
+            self._forgetting = Forgetting(self)
         self._lost_topics.set()
+
+    async def _forget_early(self) -> None:
+        """Task: have the broker whose disks were lost declared gone while faults go on."""
+        await self._lost_topics.wait()
+        assert self._forgetting is not None
+        await self._forgetting.forget_early()
 
     async def _owners_without(self, broker: str) -> dict[str, str] | None:
         """Return the owners of all topics once a broker has no session; None: it has, or the metadata do not answer."""
@@ -377,8 +386,9 @@ class World:
                 await self._storm_and_calm()
                 await self._audit("hot")
                 await self._audit_schemas("hot")
-                await self._find_gone()
-                forgetting = Forgetting(self) if self.wiped and self.plan.forgets else None
+                if not self.plan.forgets_early:
+                    await self._find_gone()
+                forgetting = self._forgetting
                 if forgetting is not None:
                     await forgetting.forget()
                 await self._seal_and_restart()
@@ -421,7 +431,11 @@ class World:
             for node in self.serving:
                 if node.raft is not None:
                     self._machines.start_soon(node.raft.follow)
-            yield
+            try:
+                yield
+            finally:
+                for node in self.nodes:
+                    node.resume()  # the tasks of a stopped machine would never end
             self._machines.cancel_scope.cancel()
 
     async def _formed(self) -> None:
@@ -559,6 +573,8 @@ class World:
                             movers.start_soon(move_topics, self, plan.moves_every_s)
                         if plan.drains_every_s:
                             movers.start_soon(drain_brokers, self, plan.drains_every_s)
+                        if plan.forgets_early:
+                            movers.start_soon(self._forget_early)
                         await self.storm.rage()
                         movers.cancel_scope.cancel()
                     self._calm_at = trio.current_time()
