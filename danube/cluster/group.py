@@ -313,9 +313,10 @@ class MetadataGroup:
             UnavailableError: the leader did not answer, or is busy with another change; look, and try again.
         """
         node = self._open_node()
+        store = self._store
+        assert store is not None
         conf = await node.remove(member)
-        assert self._store is not None
-        await self._store.delete(f"{MEMBERS}{member}")
+        await store.delete(f"{MEMBERS}{member}")
         return conf
 
     def _open_node(self) -> Node:
@@ -332,7 +333,8 @@ class MetadataGroup:
                 f"the broker at {ask.address} was started for the cluster {ask.cluster!r}, and this is"
                 f" {self._cluster!r}; correct its --cluster or --join"
             )
-        assert self._store is not None
+        store = self._store
+        assert store is not None
         conf = node.raft.conf
         former = [
             member
@@ -350,10 +352,10 @@ class MetadataGroup:
         if ask.member not in conf.members:
             voters = [each for each in conf.voters if each not in former]
             learners = [each for each in conf.learners if each not in former]
-            await self._put_record(ask.member, MemberRecord(address=ask.address, identity=ask.identity))
+            await self._put_record(store, ask.member, MemberRecord(address=ask.address, identity=ask.identity))
             conf = await node.change_members(voters, [*learners, ask.member], instead_of=conf)
             for member in former:
-                await self._store.delete(f"{MEMBERS}{member}")
+                await store.delete(f"{MEMBERS}{member}")
             _log.warning(
                 "metadata member %d at %s joins%s",
                 ask.member,
@@ -451,10 +453,12 @@ class MetadataGroup:
     async def _announce(self) -> None:
         """Enter the address of this broker in the metadata."""
         await self._announced.wait()
+        store = self._store
+        assert store is not None
         record = MemberRecord(address=self._peers.own.address, identity=self._identity)
         while True:
             try:
-                await self._put_record(self._memory.member, record)
+                await self._put_record(store, self._memory.member, record)
                 return
             except DanubeError as error:
                 if not may_pass(error):
@@ -462,13 +466,12 @@ class MetadataGroup:
                 _log.info("the address of this broker is not in the metadata yet: %s", error)
                 await trio.sleep(RETRY_S)
 
-    async def _put_record(self, member: NodeId, record: MemberRecord) -> None:
-        assert self._store is not None
+    async def _put_record(self, store: RaftStore, member: NodeId, record: MemberRecord) -> None:
         key = f"{MEMBERS}{member}"
         value = _encode(record)
-        present = await self._store.get(key)
+        present = await store.get(key)
         if present is None or present.value != value:
-            await self._store.put(key, value, expected_revision=present.mod_revision if present is not None else 0)
+            await store.put(key, value, expected_revision=present.mod_revision if present is not None else 0)
 
     # --- The leader
 

@@ -74,6 +74,7 @@ class Runtime:
         self.life = 0
         self._held_producers: Callable[[], Container[ProducerId]] = frozenset
         self._nursery: trio.Nursery | None = None
+        self._has_begun = False
         self._consumer_id = 0
 
     def new_id(self) -> int:
@@ -101,12 +102,21 @@ class Runtime:
 
     def begin(self, nursery: trio.Nursery) -> None:
         """Run tasks in this nursery from now on; they end with the broker."""
-        self._nursery = nursery
+        self._nursery, self._has_begun = nursery, True
+        nursery.start_soon(self._hold)
+
+    async def _hold(self) -> None:
+        """Task: keep the nursery open until the broker ends. Then it takes no more tasks, and may close at any time."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._nursery = None
 
     def start(self, task: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start a task that ends with the broker. An exception that leaves it ends the broker."""
-        assert self._nursery is not None, "tasks run from when the broker serves"
-        self._nursery.start_soon(task, *args)
+        """Start a task that ends with the broker; no-op if the broker ends. An exception that leaves it ends it."""
+        assert self._has_begun, "tasks run from when the broker serves"
+        if self._nursery is not None:
+            self._nursery.start_soon(task, *args)
 
     async def finish(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run ``work`` in a task of the broker, so that it completes even if the caller is cancelled.
@@ -129,7 +139,8 @@ class Runtime:
             finally:
                 done.set()
 
-        self.start(run)
-        await done.wait()
+        if self._nursery is not None:
+            self._nursery.start_soon(run)
+            await done.wait()
         if failure:
             raise failure[0]

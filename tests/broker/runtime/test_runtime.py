@@ -54,5 +54,25 @@ async def test_work_completes_although_its_caller_is_cancelled(runtime: Runtime)
         runtime.begin(tasks)
         with trio.move_on_after(0.5) as patience:
             await runtime.finish(work)
+        await trio.sleep(1.0)
+        tasks.cancel_scope.cancel()
     assert patience.cancelled_caught
     assert done == [1]
+
+
+async def test_a_broker_that_ends_takes_no_more_tasks(runtime: Runtime) -> None:
+    """Changes of the metadata are told until the very end, and may ask for tasks.
+
+    Seed 20261128761000236 of the worlds of clusters: the broker ended with "Nursery is closed to new arrivals".
+    """
+
+    async def never() -> None:
+        raise AssertionError("this was started")
+
+    async with trio.open_nursery() as tasks:
+        runtime.begin(tasks)
+        await trio.testing.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    runtime.start(never)
+    with pytest.raises(UnavailableError, match="the broker ends"):
+        await runtime.finish(never)
