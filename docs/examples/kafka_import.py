@@ -28,7 +28,8 @@ def start_session(config: dict[str, str]) -> SparkSession:
     """Start Spark with its Kafka connector, which Spark downloads unless ``spark.jars`` names it."""
     connector = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
     jars = {} if "spark.jars" in config else {"spark.jars.packages": connector}
-    return pyspark_danube.session("kafka-import", master="local[2]", config=jars | config)
+    # Two threads; a task that loses the broker is tried four times, as in a cluster. "local[2]" would try once.
+    return pyspark_danube.session("kafka-import", master="local[2,4]", config=jars | config)
 
 
 def start_import(

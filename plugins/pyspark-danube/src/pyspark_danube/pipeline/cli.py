@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -62,6 +62,8 @@ class OutputMode(enum.StrEnum):
 
 
 Pairs = list[str] | None
+_MASTER: Final = "local[*,4]"
+"""All cores; a task that loses its broker is tried four times, as in a cluster. Without the number, once."""
 MasterOption = Annotated[str, typer.Option(metavar="URL", help="Spark's master.")]
 SparkOption = Annotated[Pairs, typer.Option("--spark", metavar="K=V", help="Option of the Spark session; repeat.")]
 CheckpointOption = Annotated[
@@ -101,7 +103,7 @@ def export_command(
     catalog: Annotated[Pairs, typer.Option(metavar="K=V", help="Of Iceberg: property of its catalogue.")] = None,
     storage: Annotated[Pairs, typer.Option(metavar="K=V", help="Of Delta: option of the storage.")] = None,
     option: ReadOption = None,
-    master: MasterOption = "local[*]",
+    master: MasterOption = _MASTER,
     spark: SparkOption = None,
     url: UrlOption = None,
     context: ContextOption = None,
@@ -162,7 +164,7 @@ def import_command(
     once: OnceOption = False,
     every: Annotated[str, typer.Option(metavar="TIME", help="Time between two polls, with --stream.")] = "1s",
     checkpoint: CheckpointOption = "",
-    master: MasterOption = "local[*]",
+    master: MasterOption = _MASTER,
     spark: SparkOption = None,
     url: UrlOption = None,
     context: ContextOption = None,
@@ -223,7 +225,7 @@ def transform_command(
         OutputMode, typer.Option(help="update: every changed row of an aggregation.")
     ] = OutputMode.APPEND,
     option: ReadOption = None,
-    master: MasterOption = "local[*]",
+    master: MasterOption = _MASTER,
     spark: SparkOption = None,
     url: UrlOption = None,
     context: ContextOption = None,
@@ -280,7 +282,7 @@ def replay_command(
     producer_id: ProducerOption = "",
     batch_id: BatchOption = None,
     option: ReadOption = None,
-    master: MasterOption = "local[*]",
+    master: MasterOption = _MASTER,
     spark: SparkOption = None,
     url: UrlOption = None,
     context: ContextOption = None,
