@@ -203,9 +203,15 @@ class History:
         self._topics[topic].gone_at = self._clock()
 
     def forgotten(self, topic: str) -> None:
-        """Record that it is to go on without the disk that was lost: from now on, messages may be accepted again."""
+        """Record that it is to go on without the disk that was lost: from now on, messages may be accepted again.
+
+        Its cursors were lost, too, so what was acknowledged may come again.
+        """
         self.events += 1
         self._topics[topic].forgotten_at = min(self._clock(), self._topics[topic].forgotten_at)
+        for (name, _), place in self._places.items():
+            if name == topic:
+                place.moved(0)
 
     def accepted_without_disk(self, topic: str) -> dict[int, bytes]:
         """Return the messages by offset that were sent and acknowledged after :meth:`forgotten`, and lost no power."""
