@@ -143,13 +143,13 @@ class _Life:
                 self._everything.cancel()
 
 
-def _checker(start: Callable[..., None], limits: Limits) -> Callable[[Examination], Awaitable[Finding]]:
+def _checker(start: Callable[..., object], limits: Limits) -> Callable[[Examination], Awaitable[Finding]]:
     from danube.broker.schemas.checker import Checker  # most brokers have no schemas
 
     return Checker(start, limits)
 
 
-def _payload_checker(start: Callable[..., None], limits: Limits) -> PayloadCheckCall:
+def _payload_checker(start: Callable[..., object], limits: Limits) -> PayloadCheckCall:
     from danube.broker.schemas.payloads import PayloadChecker  # most brokers do not check payloads
 
     return PayloadChecker(start, limits)

@@ -503,6 +503,10 @@ class Membership:
             raise self._not_mine(topic_id)
         return owner_epoch(assignment.epoch, self.life)
 
+    def assigned_at(self, topic_id: TopicId) -> int:
+        """Return the revision of a topic's assignment, as far as this broker has seen; 0: it has none."""
+        return self.assignments.revision(topic_key(topic_id))
+
     def conditions(self, topic_id: TopicId) -> Sequence[Condition]:
         """Return the conditions of a change of a topic: this broker still owns it, and its session is alive.
 

@@ -28,7 +28,7 @@ as soon as the outcome is certain. So no object is counted twice, and none is fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -81,12 +81,12 @@ _GARBAGE = msgspec.msgpack.Decoder(GarbageRecord)
 
 
 class _Found(NamedTuple):
-    """The rows of one topic."""
+    """The rows of some topics."""
 
     records: list[PartRecord]
-    start: Offset | None
-    objects: dict[ObjectRef, KeyValue]
-    """Rows of objects that the parts are in."""
+    starts: dict[TopicId, Offset]
+    objects: dict[ObjectRef, KeyValue | None]
+    """Rows of objects that the parts are in; None: there is none."""
 
 
 class HistoryCatalogue:
@@ -186,10 +186,14 @@ class HistoryCatalogue:
             DataLossError: a record does not decode.
             DanubeError: the store cannot answer.
         """
-        for item in (await self._store.list(SEGMENTS))[0]:
+        items, revision = await self._store.list(SEGMENTS)
+        for item in items:
             record = decode_record(item, _PART.decode)
-            if self.tenure.owns(record.part.topic_id) and not self._keys.is_elsewhere(record):
-                self.topic(record.part.topic_id).add(self._keys.read_part(record))
+            topic_id = record.part.topic_id
+            if self.tenure.owns(topic_id) and not self._keys.is_elsewhere(record):
+                self.topic(topic_id).add(self._keys.read_part(record))
+                if self.tenure.assigned_at(topic_id) > revision:
+                    self.topic(topic_id).epoch = NO_OWNER_EPOCH  # assigned since: its former owner may have changed it
         for item in (await self._store.list(STARTS))[0]:
             if self.tenure.owns(topic_of_start(item.key)):
                 self.topic(topic_of_start(item.key)).start_offset = Offset(int(item.value))
@@ -218,26 +222,20 @@ class HistoryCatalogue:
         async with self._changing():
             if self._is_known(topic_id):
                 return
-            self._drop_former(topic_id)
-            if topic_id not in self._reading or self._epoch(topic_id) != since:
-                since = self._epoch(topic_id)
-                found = await self._read_history(topic_id)
-            found.objects.update(await self._read_objects(found))  # other topics that have come or gone share them
+            while True:
+                if topic_id not in self._reading or self._epoch(topic_id) != since:
+                    self._reading.add(topic_id)
+                    since = self._epoch(topic_id)
+                    found = await self._read_history(topic_id)
+                elif missing := self._missing(found):  # other topics that have come or gone share them
+                    found.objects.update(await self._read_objects(missing))
+                else:
+                    break
             self._reading.discard(topic_id)
+            if not since and topic_id in self._released:
+                return  # it has gone to another owner meanwhile
             self._released.discard(topic_id)
-            if not found.records and found.start is None:
-                return
-            topic = self.topic(topic_id)
-            topic.epoch = since
-            for record in found.records:
-                topic.add(record)
-            for ref, row in found.objects.items():
-                if ref not in self.objects:
-                    self._know(ref, row)
-            self._note_shared({record.ref for record in found.records})
-            starts = {topic_id: found.start} if found.start is not None else {}
-            topic.start_offset = starts.get(topic_id, topic.start_offset)
-            self.on_change(found.records, (), starts)
+            self._replace_former({topic_id: since}, found)
 
     async def _read_history(self, topic_id: TopicId) -> _Found:
         """Read the rows of a topic, and those of objects that are not known."""
@@ -261,18 +259,17 @@ class HistoryCatalogue:
             raise failures[0]
         rows = [decode_record(item, _PART.decode) for item in parts]
         records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
-        found = _Found(records, Offset(int(start.value)) if start is not None else None, {})
-        found.objects.update(await self._read_objects(found))
+        found = _Found(records, {topic_id: Offset(int(start.value))} if start is not None else {}, {})
+        found.objects.update(await self._read_objects(self._missing(found)))
         return found
 
-    async def _read_objects(self, found: _Found) -> dict[ObjectRef, KeyValue]:
-        """Read the rows of objects that are not known and were not read yet."""
-        rows = {}
-        for ref in {record.ref for record in found.records} - self.objects.keys() - found.objects.keys():
-            row = await self._store.get(self._keys.object_key(ref))
-            if row is not None:
-                rows[ref] = row
-        return rows
+    def _missing(self, found: _Found) -> set[ObjectRef]:
+        """Return the objects of parts that were read whose rows are not in memory, and were not read."""
+        return {record.ref for record in found.records} - self.objects.keys() - found.objects.keys()
+
+    async def _read_objects(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, KeyValue | None]:
+        """Read the rows of objects."""
+        return {ref: await self._store.get(self._keys.object_key(ref)) for ref in refs}
 
     async def adopt_all(self, topic_ids: Iterable[TopicId]) -> None:
         """As :meth:`adopt`, for many topics: in three lists, however many they are.
@@ -280,39 +277,71 @@ class HistoryCatalogue:
         Raises:
             DanubeError: the store cannot answer.
         """
+        wanted = dict.fromkeys(topic_ids, NO_OWNER_EPOCH)
         async with self._changing():
-            wanted = {topic_id: self._epoch(topic_id) for topic_id in topic_ids if not self._is_known(topic_id)}
-            if not wanted:
-                return
-            for topic_id in wanted:
-                self._drop_former(topic_id)
-            records: list[PartRecord] = []
-            for count, item in enumerate((await self._store.list(SEGMENTS))[0], 1):
-                record = decode_record(item, _PART.decode)
-                if record.part.topic_id in wanted and not self._keys.is_elsewhere(record):
-                    records.append(self._keys.read_part(record))
-                if not count % _ROWS_PER_TURN:
-                    await trio.lowlevel.checkpoint()
-            starts = {
-                topic_of_start(item.key): Offset(int(item.value))
-                for item in (await self._store.list(STARTS))[0]
-                if topic_of_start(item.key) in wanted
-            }
-            refs = {record.ref for record in records}
-            unknown = refs - self.objects.keys()
-            rows = (await self._store.list(OBJECTS))[0] if unknown else ()
-            found = {ref: item for item in rows if (ref := self._keys.ref(item.key)) in unknown}
+            while True:
+                wanted = {
+                    topic_id: self._epoch(topic_id)
+                    for topic_id in wanted
+                    if not self._is_known(topic_id) and (self._epoch(topic_id) or topic_id not in self._released)
+                }
+                if not wanted:
+                    return
+                found = await self._read_histories(wanted.keys())
+                if all(self._epoch(topic_id) == epoch for topic_id, epoch in wanted.items()):
+                    break
             self._released -= wanted.keys()
-            for record in records:
-                self.topic(record.part.topic_id).add(record)
-            for ref, row in found.items():
+            self._replace_former(wanted, found)
+
+    async def _read_histories(self, topic_ids: Container[TopicId]) -> _Found:
+        """Read the rows of many topics, and those of all objects that their parts are in."""
+        records: list[PartRecord] = []
+        for count, item in enumerate((await self._store.list(SEGMENTS))[0], 1):
+            record = decode_record(item, _PART.decode)
+            if record.part.topic_id in topic_ids and not self._keys.is_elsewhere(record):
+                records.append(self._keys.read_part(record))
+            if not count % _ROWS_PER_TURN:
+                await trio.lowlevel.checkpoint()
+        starts = {
+            topic_of_start(item.key): Offset(int(item.value))
+            for item in (await self._store.list(STARTS))[0]
+            if topic_of_start(item.key) in topic_ids
+        }
+        refs = {record.ref for record in records}
+        rows = (await self._store.list(OBJECTS))[0] if refs else ()
+        return _Found(records, starts, {ref: item for item in rows if (ref := self._keys.ref(item.key)) in refs})
+
+    def _replace_former(self, epochs: Mapping[TopicId, OwnerEpoch], found: _Found) -> None:
+        """Put histories that were read in the place of what is known of these topics from former epochs.
+
+        Commits stay: they are in memory only, and were read from the storage in this epoch.
+
+        Args:
+            epochs: of each topic, from before it was read.
+            found: what was read. The rows of all its objects are there, or known.
+        """
+        gone: list[PartRecord] = []
+        for topic_id in epochs:
+            former = self.topics.get(topic_id)
+            if former is not None:
+                stale = [record for record in former.parts if record.ref not in self.commits]
+                former.remove(stale)
+                former.start_offset = FIRST_OFFSET
+                gone += stale
+                if not former.parts:
+                    del self.topics[topic_id]
+        for record in found.records:
+            self.topic(record.part.topic_id).add(record)
+        for topic_id, start in found.starts.items():
+            self.topic(topic_id).start_offset = start
+        for topic_id in epochs.keys() & self.topics.keys():
+            self.topics[topic_id].epoch = epochs[topic_id]
+        for ref, row in found.objects.items():
+            if ref not in self.objects and row is not None:
                 self._know(ref, row)
-            self._note_shared(refs)
-            for topic_id, start in starts.items():
-                self.topic(topic_id).start_offset = start
-            for topic_id in wanted.keys() & self.topics.keys():
-                self.topics[topic_id].epoch = wanted[topic_id]
-            self.on_change(records, (), starts)
+        self._note_shared({record.ref for record in (*gone, *found.records)})
+        if gone or found.records or found.starts:
+            self.on_change(found.records, gone, found.starts)
 
     def _epoch(self, topic_id: TopicId) -> OwnerEpoch:
         """Return the epoch under which this broker owns a topic, as far as it has seen; 0: it does not."""
@@ -326,19 +355,6 @@ class HistoryCatalogue:
         """
         topic = self.topics.get(topic_id)
         return topic is not None and topic.epoch == self._epoch(topic_id)
-
-    def _drop_former(self, topic_id: TopicId) -> None:
-        """Forget what was read of a topic in a former epoch."""
-        topic = self.topics.get(topic_id)
-        if topic is None or topic.epoch == self._epoch(topic_id):
-            return
-        gone = [record for record in topic.parts if record.ref not in self.commits]
-        topic.remove(gone)
-        topic.start_offset = FIRST_OFFSET
-        if not topic.parts:
-            del self.topics[topic_id]
-        self._note_shared({record.ref for record in gone})
-        self.on_change((), gone, {})
 
     def was_released(self, topic_id: TopicId) -> bool:
         """Whether this broker has released a topic, and not adopted it since."""

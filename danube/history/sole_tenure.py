@@ -71,6 +71,10 @@ class SoleTenure:
         """As :meth:`Tenure.epoch`: the same for all topics."""
         return self._record.epoch
 
+    def assigned_at(self, topic_id: TopicId) -> int:
+        """As :meth:`Tenure.assigned_at`: 0, because no row assigns a topic."""
+        return 0
+
     def conditions(self, topic_id: TopicId) -> Sequence[Condition]:
         """As :meth:`Tenure.conditions`: none, since no other broker can become the owner."""
         return ()

@@ -66,6 +66,10 @@ class Tenure(Protocol):
         """
         ...
 
+    def assigned_at(self, topic_id: TopicId) -> int:
+        """Return the revision of the metadata at which a topic was assigned; 0: no row says so, or it has none."""
+        ...
+
     def conditions(self, topic_id: TopicId) -> Sequence[Condition]:
         """Return the conditions of a change of a topic: its assignment, and the session of this broker.
 

@@ -57,6 +57,9 @@ class BrokerTenure:
             raise NotOwnerError(f"topic {topic_id} is not {self.broker}'s")
         return owner_epoch(self.owned[topic_id][1], self.life)
 
+    def assigned_at(self, topic_id: int) -> int:
+        return self.owned[topic_id][0] if topic_id in self.owned else 0
+
     def conditions(self, topic_id: int) -> Sequence[Condition]:
         if topic_id not in self.owned:
             raise NotOwnerError(f"topic {topic_id} is not {self.broker}'s")

@@ -308,12 +308,81 @@ async def test_what_was_read_in_a_former_epoch_is_read_again(way: str) -> None:
         await (first.adopt(1) if way == "adopt" else first.adopt_all([1]))
         assert [record.object for record in first.topic(1).parts] == [ref(4).key]
         assert first.topic(1).start_offset == 20
-        assert told == [(0, 2), (1, 0)]
+        assert told == [(1, 2)]
         await (first.adopt(1) if way == "adopt" else first.adopt_all([1, 2]))
-        assert len(told) == 2, "it is known in this epoch"
+        assert len(told) == 1, "it is known in this epoch"
         await first.expire(2, 20, 80)
         second.release(1)
         await check_counts(assignments.store, first, second)
+
+
+async def test_what_was_read_before_the_topic_was_assigned_is_read_again() -> None:
+    """The answer to a starting broker comes late: meanwhile the topic was changed by its owner, and assigned to it."""
+    async with cluster() as (assignments, b1, b2):
+        await assignments.assign(1, b2)
+        second = await open_catalogue(b2.store, b2)
+        for number in (1, 2):
+            await second.enter(ref(number), 9, 50, [make_part(1, 10 * number - 10, 10 * number)])
+
+        class Slow(FaultyMetadataStore):
+            async def list(self, prefix: str):
+                answer = await super().list(prefix)
+                if prefix == "/segments/":
+                    await second.replace(second.topic(1).parts[:], ref(3), 9, 60, make_part(1, 0, 20))
+                    await assignments.assign(1, b1, b2)
+                return answer
+
+        first = await open_catalogue(Slow(assignments.store, Random(1)), b1)
+        first._store = b1.store
+        await first.adopt_all([1])
+        assert [record.object for record in first.topic(1).parts] == [ref(3).key]
+        second.release(1)
+        await check_counts(assignments.store, first, second)
+
+
+@pytest.mark.parametrize("way", ["adopt", "adopt_all"])
+async def test_a_topic_that_goes_while_it_is_adopted_is_not_kept(way: str) -> None:
+    async with cluster() as (assignments, b1, b2):
+        await assignments.assign(1, b2)
+        second = await open_catalogue(b2.store, b2)
+        await second.enter(ref(1), 9, 50, [make_part(1, 0, 10)])
+        first = await open_catalogue(b1.store, b1)
+        second.release(1)
+        await assignments.assign(1, b1, b2)
+        b1.store.latency_s = 0.01
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(*((first.adopt, 1) if way == "adopt" else (first.adopt_all, [1])))
+            await trio.sleep(0.004)
+            await assignments.assign(1, b2, b1)
+            first.release(1)
+        b1.store.latency_s = 0.0
+        await second.adopt(1)
+        await check_counts(assignments.store, first, second)
+        assert not first.topics
+        assert not first.objects
+
+
+@pytest.mark.parametrize("way", ["adopt", "adopt_all"])
+async def test_a_history_is_replaced_in_one_step_once_it_was_read(way: str) -> None:
+    """Manifests are made of what is in memory: a topic whose history could not be read again is not without one."""
+    async with cluster() as (assignments, b1, _b2):
+        await assignments.assign(1, b1)
+        first = await open_catalogue(b1.store, b1)
+        await first.enter(ref(1), 9, 50, [make_part(1, 0, 10)])
+        await assignments.assign(1, b1)
+        told: list[int] = []
+        first.on_change = lambda added, removed, _: told.append(len(added) - len(removed))
+        b1.store.refuse = 1.0
+        with pytest.raises(UnavailableError):
+            await (first.adopt(1) if way == "adopt" else first.adopt_all([1]))
+        assert [record.object for record in first.topic(1).parts] == [ref(1).key]
+        assert ref(1) in first.objects
+        assert not told
+        b1.store.refuse = 0.0
+        await (first.adopt(1) if way == "adopt" else first.adopt_all([1]))
+        assert told == [0]
+        await first.expire(1, 10, 60)
+        await check_counts(assignments.store, first)
 
 
 async def test_planted_bug_16_is_found() -> None:

@@ -540,7 +540,8 @@ class Directory:
                 done.set()
 
         # A topic that lost only its record would be sealed and merged forever.
-        self.runtime.start(delete)
+        if not self.runtime.start(delete):
+            raise UnavailableError(f"topic {name!r} was not deleted: the broker ends; try again")
         await done.wait()
         if failed:
             raise failed[0]

@@ -275,16 +275,20 @@ class BucketLevel(Level):
                 await self._wait_followed(wal, recovered)
             await history.catalogue.adopt_all(self._adopted(recovered))
 
-        async with AsyncExitStack() as restoring:
-            recovered = await journal.recover(enter_history)
-            if not former and self.records(wal):
-                raise DataLossError(
-                    f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(wal))} for"
-                    " one; restore the objects below wal/ from a copy"
-                )
-            records = await self._agree(wal, recovered, is_foreign=self._is_foreign(bucket))
-        if not self.membership.is_alone:
-            await self.membership.check_wal(*wal)  # the claim may have come so late that it has fenced a successor
+        try:
+            async with AsyncExitStack() as restoring:
+                recovered = await journal.recover(enter_history)
+                if not former and self.records(wal):
+                    raise DataLossError(
+                        f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(wal))}"
+                        " for one; restore the objects below wal/ from a copy"
+                    )
+                records = await self._agree(wal, recovered, is_foreign=self._is_foreign(bucket))
+            if not self.membership.is_alone:
+                await self.membership.check_wal(*wal)  # the claim may have come so late that it has fenced a successor
+        except BaseException:
+            history.catalogue.forget_commits(name, f"wal/{place}/")  # the topics may go on, and return, in another wal
+            raise
         self._revive(wal, journal, records, recovered)
         if is_home:
             await self._take_over(name, bucket)

@@ -112,11 +112,16 @@ class Runtime:
         finally:
             self._nursery = None
 
-    def start(self, task: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start a task that ends with the broker; no-op if the broker ends. An exception that leaves it ends it."""
+    def start(self, task: Callable[..., Awaitable[object]], *args: Any) -> bool:
+        """Start a task that ends with the broker. An exception that leaves it ends the broker.
+
+        Returns: whether it was started; not if the broker ends.
+        """
         assert self._has_begun, "tasks run from when the broker serves"
-        if self._nursery is not None:
-            self._nursery.start_soon(task, *args)
+        if self._nursery is None:
+            return False
+        self._nursery.start_soon(task, *args)
+        return True
 
     async def finish(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run ``work`` in a task of the broker, so that it completes even if the caller is cancelled.

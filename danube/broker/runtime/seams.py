@@ -247,10 +247,10 @@ class Seams(NamedTuple):
     """Returns figures of the process, for metrics; None if they are not known."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns so many unpredictable bytes, for the proofs between brokers."""
-    checker: Callable[[Callable[..., None], Limits], Callable[[Examination], Awaitable[Finding]]] = _examine_here
+    checker: Callable[[Callable[..., object], Limits], Callable[[Examination], Awaitable[Finding]]] = _examine_here
     """Makes what parses and compares schemas, from a function that starts a task of the broker, and its limits. The
     default works within this process, for trusted schemas; a broker that serves strangers has a process for it."""
-    payload_checker: Callable[[Callable[..., None], Limits], PayloadCheckCall] = _check_payloads_here
+    payload_checker: Callable[[Callable[..., object], Limits], PayloadCheckCall] = _check_payloads_here
     """Makes what checks the payloads of batches, likewise; see :data:`danube.broker.schemas.payloads.Check`."""
     in_thread: InThread = _in_thread
     """Runs what blocks and belongs to no other seam: imports, checks of this machine."""

@@ -28,7 +28,7 @@ _START_S: Final = 30.0
 """How long the child may take to start."""
 _ANSWER: Final = msgspec.msgpack.Decoder(Answer)
 
-Start = Callable[..., None]
+Start = Callable[..., object]
 """Starts a task that ends with the broker; :meth:`danube.broker.runtime.runtime.Runtime.start`."""
 OpenChild = Callable[[Limits, float], Awaitable[Any]]
 """Starts a child, with limits and the time for a request in seconds; returns a :class:`Child`."""
