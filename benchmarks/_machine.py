@@ -66,7 +66,12 @@ def cpu_seconds(process: psutil.Process) -> float:
     """User and system time of a process and its children, ended ones included."""
     total = 0.0
     for one in (process, *process.children(recursive=True)):
-        times = one.cpu_times()
+        try:
+            times = one.cpu_times()
+        except psutil.NoSuchProcess:
+            if one is process:
+                raise
+            continue  # a child that has ended just now counts with its parent's ended ones
         total += times.user + times.system
         if one is process:
             total += times.children_user + times.children_system

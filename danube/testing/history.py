@@ -214,15 +214,19 @@ class History:
                 place.moved(0)
 
     def accepted_without_disk(self, topic: str) -> dict[int, bytes]:
-        """Return the messages by offset that were sent and acknowledged after :meth:`forgotten`, and lost no power."""
+        """Return the messages by offset that were sent and acknowledged after :meth:`forgotten`.
+
+        Of durability ``os`` only those that no power loss may have taken since.
+        """
         since, losses = self._topics[topic].forgotten_at, self.power_losses(topic)
+        is_lossy = self._topics[topic].durability is Durability.OS
         return {
             sent.acked_offset: payload
             for payload, sent in self._sent.items()
             if sent.acked_topic == topic
             and sent.acked_offset >= 0
             and sent.published_s > since
-            and sent.acked_after_losses == losses
+            and (not is_lossy or sent.acked_after_losses == losses)
         }
 
     def is_gone(self, topic: str) -> bool:
@@ -338,9 +342,8 @@ class History:
         self.events += 1
         self.acknowledged_messages += 1
         sent = self._sent[payload]
-        if topic in self._topics and self._topics[topic].gone_at < sent.published_s < self._clock() < (
-            self._topics[topic].forgotten_at
-        ):
+        known = self._topics.get(topic)
+        if known is not None and known.gone_at < sent.published_s and self._clock() < known.forgotten_at:
             self.violation(f"C3: {_name(payload)} was acknowledged in {topic}, whose disk had been lost before")
         if offset < 0:
             sent.stored_topic = topic  # stored, at an unknown offset

@@ -76,12 +76,15 @@ class Forgetting:
             if topic.durability in (Durability.DISK, Durability.OS)
             for part in filter(world.history.is_gone, topic.parts)
         }
+        self.is_ordered = False
+        """Whether the order was given."""
         self._published: dict[str, dict[int, bytes]] = {part: {} for part in self._parts}
 
     async def forget_early(self) -> None:
         """Task: have the broker forgotten while faults go on; until that has succeeded, or cancelled."""
         world, random = self._world, self._random
         await trio.sleep(random.expovariate(1 / _EARLY_S))
+        self.is_ordered = True
         for part in self._parts:
             world.history.forgotten(part)
         world.trace("forgetting", self._broker)
@@ -137,7 +140,8 @@ class Forgetting:
         loses = topic.durability is Durability.OS and world.plan.last_end == "power-loss" and label != "forgotten"
         accepted = {} if loses else world.history.accepted_without_disk(part)
         for offset, payload in (published | accepted).items():
-            if offset >= start and messages.get(offset) != payload and not (loses and offset not in messages):
+            may_be_gone = (topic.retention and offset < start) or (loses and offset not in messages)
+            if messages.get(offset) != payload and not may_be_gone:
                 world.history.violation(f"C4: audit {label}: {part} has another message @{offset} than {payload!r}")
 
     async def publish_again(self) -> None:

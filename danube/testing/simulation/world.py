@@ -386,9 +386,9 @@ class World:
                 await self._storm_and_calm()
                 await self._audit("hot")
                 await self._audit_schemas("hot")
-                if not self.plan.forgets_early:
-                    await self._find_gone()
                 forgetting = self._forgetting
+                if forgetting is None or not forgetting.is_ordered:
+                    await self._find_gone()
                 if forgetting is not None:
                     await forgetting.forget()
                 await self._seal_and_restart()
