@@ -975,8 +975,8 @@ def test_worlds_keep_what_the_store_promises(seed):
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param(range(1000, 1060), marks=pytest.mark.extended),
-        pytest.param(range(1060, 1600), marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+        pytest.param(range(1000, 1040), marks=pytest.mark.extended),
+        pytest.param(range(1040, 1600), marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
     ],
 )
 def test_many_worlds(seeds):

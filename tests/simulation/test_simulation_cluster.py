@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(600)
 SEEDS = range(8)
 STORM_S = 8.0
 """Virtual seconds with faults in each of these worlds."""
-FRESH_MINUTES = 1.5
+FRESH_MINUTES = 1.0
 """Real ones, of both cores; ``--kind cluster --minutes 60`` runs an hour of them."""
 
 

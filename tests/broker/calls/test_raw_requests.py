@@ -228,7 +228,7 @@ def unary_methods(running: RunningBroker) -> Iterator[tuple[str, inspect.Type]]:
 
 FEW = [
     8,
-    pytest.param(100, marks=[pytest.mark.extended, pytest.mark.timeout(1800)]),
+    pytest.param(60, marks=[pytest.mark.extended, pytest.mark.timeout(1800)]),
     pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
 ]
 """Examples of each method."""
