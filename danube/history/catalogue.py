@@ -28,13 +28,12 @@ as soon as the outcome is certain. So no object is counted twice, and none is fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
-import trio
 
 from danube.history.changes import (
     GARBAGE,
@@ -49,14 +48,14 @@ from danube.history.changes import (
     plan_change,
     start_key,
     topic_of_start,
-    topic_segments,
 )
 from danube.history.parts import GarbageRecord, ObjectRecord, ObjectRef, PartRecord, TopicHistory
+from danube.history.rows import HistoryRows, RowsFound
 from danube.history.segment import SegmentPart
 from danube.history.sole_tenure import SoleTenure
 from danube.history.tenure import Tenure
 from danube.metadata import Change, Condition, Delete, KeyValue, MetadataStore, Put, TableWriter, decode_record
-from danube.model.errors import DanubeError, DataLossError, MetadataConflictError, NotOwnerError, UnavailableError
+from danube.model.errors import DataLossError, MetadataConflictError, NotOwnerError, UnavailableError
 from danube.model.ids import FIRST_OFFSET, NO_OWNER_EPOCH, NO_TOPIC, Offset, OwnerEpoch, TopicId
 
 __all__ = ["HistoryCatalogue"]
@@ -64,8 +63,6 @@ __all__ = ["HistoryCatalogue"]
 _PARTS_PER_TRANSACTION: Final = 40
 """Parts changed by one transaction. Each may be of another topic, and in another object: with their assignments that
 makes up to three times as many conditions, which is below ``metadata_max_transaction_changes``."""
-_ROWS_PER_TURN: Final = 2_000
-"""Rows that are read before other tasks get their turn."""
 _ATTEMPTS: Final = 20
 """How often a change is repeated because other owners have changed the rows of its objects."""
 
@@ -78,15 +75,6 @@ _HISTORY = msgspec.msgpack.Decoder(HistoryRecord)
 _PART = msgspec.msgpack.Decoder(PartRecord)
 _OBJECT = msgspec.msgpack.Decoder(ObjectRecord)
 _GARBAGE = msgspec.msgpack.Decoder(GarbageRecord)
-
-
-class _Found(NamedTuple):
-    """The rows of some topics."""
-
-    records: list[PartRecord]
-    starts: dict[TopicId, Offset]
-    objects: dict[ObjectRef, KeyValue | None]
-    """Rows of objects that the parts are in; None: there is none."""
 
 
 class HistoryCatalogue:
@@ -115,6 +103,7 @@ class HistoryCatalogue:
         self._store = store
         self._writer = writer
         self._keys = CatalogueKeys(tenure.broker, unshared)
+        self._rows = HistoryRows(store, self._keys)
         self._revisions: dict[ObjectRef, int] = {}
         """Of the rows of objects and of garbage; an object has one of them."""
         self._shared: set[ObjectRef] = set()
@@ -218,7 +207,7 @@ class HistoryCatalogue:
         # Read before the lock is taken, because hundreds of topics may arrive at the same time.
         self._reading.add(topic_id)
         since = self._epoch(topic_id)
-        found = await self._read_history(topic_id)
+        found = await self._rows.of_topic(topic_id, self.objects)
         async with self._changing():
             if self._is_known(topic_id):
                 return
@@ -226,9 +215,9 @@ class HistoryCatalogue:
                 if topic_id not in self._reading or self._epoch(topic_id) != since:
                     self._reading.add(topic_id)
                     since = self._epoch(topic_id)
-                    found = await self._read_history(topic_id)
-                elif missing := self._missing(found):  # other topics that have come or gone share them
-                    found.objects.update(await self._read_objects(missing))
+                    found = await self._rows.of_topic(topic_id, self.objects)
+                elif missing := found.missing(self.objects):  # other topics that have come or gone share them
+                    found.objects.update(await self._rows.of_objects(missing))
                 else:
                     break
             self._reading.discard(topic_id)
@@ -236,40 +225,6 @@ class HistoryCatalogue:
                 return  # it has gone to another owner meanwhile
             self._released.discard(topic_id)
             self._replace_former({topic_id: since}, found)
-
-    async def _read_history(self, topic_id: TopicId) -> _Found:
-        """Read the rows of a topic, and those of objects that are not known."""
-        parts: list[KeyValue] = []
-        start: KeyValue | None = None
-        failures: list[DanubeError] = []
-
-        async def read_parts() -> None:
-            try:
-                parts.extend((await self._store.list(topic_segments(topic_id)))[0])
-            except DanubeError as error:
-                failures.append(error)
-
-        async with trio.open_nursery() as nursery:  # at once, because publishers wait
-            nursery.start_soon(read_parts)
-            try:
-                start = await self._store.get(start_key(topic_id))
-            except DanubeError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        rows = [decode_record(item, _PART.decode) for item in parts]
-        records = [self._keys.read_part(row) for row in rows if not self._keys.is_elsewhere(row)]
-        found = _Found(records, {topic_id: Offset(int(start.value))} if start is not None else {}, {})
-        found.objects.update(await self._read_objects(self._missing(found)))
-        return found
-
-    def _missing(self, found: _Found) -> set[ObjectRef]:
-        """Return the objects of parts that were read whose rows are not in memory, and were not read."""
-        return {record.ref for record in found.records} - self.objects.keys() - found.objects.keys()
-
-    async def _read_objects(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, KeyValue | None]:
-        """Read the rows of objects."""
-        return {ref: await self._store.get(self._keys.object_key(ref)) for ref in refs}
 
     async def adopt_all(self, topic_ids: Iterable[TopicId]) -> None:
         """As :meth:`adopt`, for many topics: in three lists, however many they are.
@@ -287,31 +242,13 @@ class HistoryCatalogue:
                 }
                 if not wanted:
                     return
-                found = await self._read_histories(wanted.keys())
+                found = await self._rows.of_topics(wanted.keys())
                 if all(self._epoch(topic_id) == epoch for topic_id, epoch in wanted.items()):
                     break
             self._released -= wanted.keys()
             self._replace_former(wanted, found)
 
-    async def _read_histories(self, topic_ids: Container[TopicId]) -> _Found:
-        """Read the rows of many topics, and those of all objects that their parts are in."""
-        records: list[PartRecord] = []
-        for count, item in enumerate((await self._store.list(SEGMENTS))[0], 1):
-            record = decode_record(item, _PART.decode)
-            if record.part.topic_id in topic_ids and not self._keys.is_elsewhere(record):
-                records.append(self._keys.read_part(record))
-            if not count % _ROWS_PER_TURN:
-                await trio.lowlevel.checkpoint()
-        starts = {
-            topic_of_start(item.key): Offset(int(item.value))
-            for item in (await self._store.list(STARTS))[0]
-            if topic_of_start(item.key) in topic_ids
-        }
-        refs = {record.ref for record in records}
-        rows = (await self._store.list(OBJECTS))[0] if refs else ()
-        return _Found(records, starts, {ref: item for item in rows if (ref := self._keys.ref(item.key)) in refs})
-
-    def _replace_former(self, epochs: Mapping[TopicId, OwnerEpoch], found: _Found) -> None:
+    def _replace_former(self, epochs: Mapping[TopicId, OwnerEpoch], found: RowsFound) -> None:
         """Put histories that were read in the place of what is known of these topics from former epochs.
 
         Commits stay: they are in memory only, and were read from the storage in this epoch.
