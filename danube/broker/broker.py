@@ -289,7 +289,6 @@ class Broker:
                     storages.for_history,
                     [name for name, storage in storages.for_history.items() if storage.capabilities.shared],
                 )
-                self.runtime.life = membership.life
                 self._remove_member = joining.remove_member
                 async with membership.present():
                     await self._live(store, membership, storages, stage_disk, faces, task_status)

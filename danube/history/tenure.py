@@ -18,7 +18,7 @@ from danube.model.ids import OwnerEpoch, TopicId
 if TYPE_CHECKING:
     from danube.metadata._contract import Condition
 
-__all__ = ["Tenure", "assigned_epoch", "owner_epoch"]
+__all__ = ["Tenure", "assigned_epoch", "offset_life", "owner_epoch"]
 
 _LIFE_BITS: Final = 24
 
@@ -39,6 +39,15 @@ def owner_epoch(assigned: int, life: int) -> OwnerEpoch:
 def assigned_epoch(epoch: OwnerEpoch) -> int:
     """Return the epoch of the assignment that an owner's epoch was made from. A later assignment needs a higher one."""
     return epoch >> _LIFE_BITS
+
+
+def offset_life(epoch: OwnerEpoch) -> int:
+    """Return what distinguishes offsets given out in this epoch from those in another one, in 32 bits.
+
+    It is shorter than the epoch, to have room for more beside it: 16 bits of the assignment's epoch, and 16 of the
+    life.
+    """
+    return (assigned_epoch(epoch) & 0xFFFF) << 16 | epoch & 0xFFFF
 
 
 class Tenure(Protocol):

@@ -96,6 +96,8 @@ class _Copy:
         self.rows: Mapping[str, SubscriptionRecord] = {}
         self.deliveries: Mapping[int, Sequence[PastDelivery]] = {}
         """What is known of messages that were delivered before, by the ids of the subscriptions."""
+        self.life = 0
+        """What distinguishes its offsets from those before a power loss at an earlier owner."""
         self.visitor: RecoveryVisitor | None = None
         """Holds the state, once the copy is complete."""
         self.heard_at = trio.current_time()
@@ -293,6 +295,7 @@ class Arrivals:
         snapshot = _SNAPSHOT.decode(b"".join((*copy.pieces, call.piece)))
         snapshot.move, snapshot.epoch, snapshot.pending = copy.move, copy.epoch, True
         copy.deliveries, snapshot.deliveries = snapshot.deliveries, {}  # a restart forgets them, as ever
+        copy.life, snapshot.life = snapshot.life, 0
         marked = msgspec.msgpack.encode(snapshot)
         copy.pieces = []
         failures: list[DanubeError] = []
@@ -434,6 +437,7 @@ class Arrivals:
         start = topic.start_offset
         damaged = copy.recovered.damaged if copy.recovered is not None else ()
         lost = [(low, high) for low, high in damaged if high > start]
+        topic.life = copy.life or topic.life
         failure = topic.failure or (
             DataLossError(f"topic {copy.name!r}: offsets {lost} are missing in its copy") if lost else None
         )

@@ -49,7 +49,6 @@ class Runtime:
         namespace_connections: which connections use namespaces here.
         subjects: the schemas of the subjects that topics here have.
         addresses: the addresses on which the broker listens.
-        life: the number of this start of the broker; each start has a higher one.
     """
 
     journal: Journal
@@ -71,7 +70,6 @@ class Runtime:
         self.namespace_connections = NamespaceConnections()
         self.subjects = Subjects()
         self.addresses: list[str] = []
-        self.life = 0
         self._held_producers: Callable[[], Container[ProducerId]] = frozenset
         self._nursery: trio.Nursery | None = None
         self._has_begun = False

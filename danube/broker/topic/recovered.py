@@ -36,6 +36,8 @@ class TopicSnapshot(msgspec.Struct, array_like=True):
     """Whether the snapshot was taken while the move was not confirmed."""
     deliveries: dict[int, list[PastDelivery]] = {}
     """While the topic moves: what is known of messages that were delivered before, by the ids of its subscriptions."""
+    life: int = 0
+    """While the topic moves: what distinguishes its offsets from those before a power loss; 0: nothing."""
 
 
 _SNAPSHOT = msgspec.msgpack.Decoder(TopicSnapshot)

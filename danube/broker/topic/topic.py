@@ -27,6 +27,7 @@ from danube.broker.security.caller import require_dead_letters
 from danube.broker.topic.recovered import TopicSnapshot, new_cursor
 from danube.cluster.gaps import GapState, open_ranges
 from danube.dispatch import MOST_PAST, Cursor, PastDelivery, ReaderMachine, make_subscription
+from danube.history.tenure import offset_life
 from danube.log import (
     Entry,
     Journal,
@@ -177,6 +178,9 @@ class Topic:
         """The move that has brought it to this broker, if the journal has to tell; 0: none."""
         self.move_epoch = 0
         """The epoch of that move."""
+        self.life = offset_life(log.owner_epoch) if level.forgets_unsynced else 0
+        """Distinguishes offsets before a power loss from those after it, if one may stand for two messages; else 0. It
+        moves with the topic: then each offset stands for the same message."""
         self._gap_states = {gap.start: gap.state for gap in self.gaps}
         self._frozen: trio.Event | None = None
         self.failure: DanubeError | None = None
@@ -220,6 +224,7 @@ class Topic:
         state = TopicSnapshot(self.end_offset, self.producers.snapshot(), cursors, self.move, self.move_epoch)
         if moves:
             state.deliveries = self._past_deliveries()
+            state.life = self.life
         return msgspec.msgpack.encode(state)
 
     def _past_deliveries(self) -> dict[int, list[PastDelivery]]:
@@ -263,11 +268,6 @@ class Topic:
     def owner_epoch(self) -> OwnerEpoch:
         """The epoch under which this broker owns it."""
         return self.kept.owner_epoch
-
-    @property
-    def life(self) -> int:
-        """Distinguishes offsets before a power loss from those after it, if one may stand for two messages; else 0."""
-        return self._runtime.life if self.level.forgets_unsynced else 0
 
     def check_states(self, what: str) -> None:
         """Raise LimitExceededError if the states of topics take so much space that nothing may be added."""

@@ -112,8 +112,8 @@ class Machine:
         self.broker.drain()
         await self._ended.wait()
 
-    async def kill(self) -> None:
-        self.node.crash(power_loss=False)
+    async def kill(self, *, power_loss: bool = False) -> None:
+        self.node.crash(power_loss=power_loss)
         await self._ended.wait()
 
     def cut_off(self) -> None:

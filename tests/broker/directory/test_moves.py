@@ -448,3 +448,51 @@ async def test_the_new_owner_does_not_take_the_order_for_its_own(
         await settled(world)
         assert serves(target)
     assert "stays, and is not moved" not in caplog.text
+
+
+async def test_an_acknowledgement_from_before_a_power_loss_is_void_after_a_move(tmp_path: Path) -> None:
+    """The offset stands for another message now, and the new owner may have been started as often as the former one."""
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.OS)
+        target = other(world, source)
+        async with target.client() as client:
+            async with client.consumer(NAME, subscription="s", start="earliest") as consumer:
+                await publish(client, *(b"old %d" % number for number in range(30)))
+                held = [await consumer.receive() for _ in range(30)]
+                await source.kill(power_loss=True)
+                await source.start()
+                await wait_until(lambda: serves(source))
+                kept = source.broker.directory.find(NAME).end_offset
+                assert kept < 30, "the power loss has lost something"
+                await moved(source, target)
+                payloads = [b"new %d" % number for number in range(30 - kept)]
+                await publish(client, *payloads)
+                for message in held:
+                    await message.ack()
+                await consumer.flush_acks()
+            async with client.consumer(NAME, subscription="s") as consumer:
+                found = [(await consumer.receive()).payload for _ in range(30)]
+            assert found[kept:] == payloads
+
+
+async def test_what_was_delivered_before_a_move_is_acknowledged_after_it(tmp_path: Path) -> None:
+    """Of durability os, too: without a restart an offset stands for the same message."""
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.OS)
+        target = other(world, source)
+        async with target.client() as client:
+            await publish(client, b"0", b"1", b"2")
+            async with client.consumer(NAME, subscription="s", start="earliest") as consumer:
+                held = [await consumer.receive() for _ in range(2)]
+                await moved(source, target)
+                for message in held:
+                    await message.ack()
+                await consumer.flush_acks()
+            async with client.consumer(NAME, subscription="s") as consumer:
+                assert (await consumer.receive()).payload == b"2"
+
+
+async def publish(client: danube.Client, *payloads: bytes) -> None:
+    async with client.producer(NAME) as producer:
+        for payload in payloads:
+            await producer.send(payload)
