@@ -40,6 +40,7 @@ __all__ = [
     "lost_with",
     "open_ranges",
     "reserve_of",
+    "restored_gap",
     "shown_gap",
     "spoken_gap",
     "spoken_since",
@@ -116,6 +117,11 @@ def is_gap_name(name: str) -> bool:
 def topic_of_gap(name: str) -> TopicId:
     """Return the topic of a row below :data:`GAPS`."""
     return TopicId(int(name[:16], 16))
+
+
+def restored_gap(gap: GapRecord) -> GapRecord:
+    """Return a gap as it is in other metadata, where nothing can fill it any more."""
+    return gap if gap.state is GapState.FILLED else msgspec.structs.replace(gap, state=GapState.FORGOTTEN)
 
 
 def open_ranges(gaps: Iterable[GapRecord]) -> list[tuple[int, int]]:

@@ -13,7 +13,8 @@ from danube.model.errors import InvalidArgumentError, TopicNotFoundError
 from danube.model.ids import FIRST_OFFSET, Offset, TopicId
 from danube.model.names import partition_name, split_partition, validate_topic
 from danube.model.policies import Durability
-from danube.model.query_api import LogParts, LogState, gaps_of, name_matcher
+from danube.model.query_api import LogParts, LogState, gaps_of, name_matcher, undeclared_of
+from danube.model.ranges import RangeSet
 
 __all__ = ["DirectBucket"]
 
@@ -28,7 +29,15 @@ class _TopicHead(msgspec.Struct, array_like=True):
     storage: str = "default"
 
 
+class _GapHead(msgspec.Struct, array_like=True):
+    """The first fields of the record of a declared gap."""
+
+    start: Offset
+    end: Offset
+
+
 _HEAD = msgspec.msgpack.Decoder(_TopicHead)
+_GAP = msgspec.msgpack.Decoder(_GapHead)
 
 
 class DirectBucket:
@@ -92,7 +101,7 @@ class DirectBucket:
             state.end_offset,
             state.end_offset,
             found,
-            gaps_of(found, low, high),
+            undeclared_of(gaps_of(found, low, high), state.gaps),
             {state.storage: self.url} if found else {},
         )
 
@@ -128,7 +137,14 @@ class DirectBucket:
             end_offset=end,
             storage=head.storage,
             storage_url=self.url,
+            gaps=self._gaps(topic_id),
         )
+
+    def _gaps(self, topic_id: TopicId) -> list[tuple[Offset, Offset]]:
+        """Return the declared gaps without what they were filled with."""
+        parts = RangeSet((part.base_offset, part.end_offset) for _, part in self._parts(topic_id))
+        declared = [_GAP.decode(record) for record in self._bucket.gaps.get(topic_id, ())]
+        return [(Offset(low), Offset(high)) for gap in declared for low, high in parts.gaps(gap.start, gap.end)]
 
     def _parts(self, topic_id: TopicId) -> list[tuple[str, SegmentPart]]:
         start = self._bucket.starts.get(topic_id, 0)

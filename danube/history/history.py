@@ -82,6 +82,10 @@ class RecordSource(Protocol):
         """Return the record of a topic, None if there is none of that name."""
         ...
 
+    def gaps_of(self, topic_ids: Iterable[TopicId]) -> dict[TopicId, list[bytes]]:
+        """Return the records of the declared gaps of topics, in their order, of those that have any."""
+        ...
+
     def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
         """Return the records of a storage's topics by name, those of namespaces and broker, and all subscriptions."""
         ...
@@ -132,6 +136,7 @@ class History:
                 self._snapshot_of(name),
                 wall_clock_us,
                 self._epochs,
+                records.gaps_of,
             )
             for name, storage in storages.items()
         }

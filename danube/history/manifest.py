@@ -162,6 +162,7 @@ class ManifestLog:
         everything: returns the contents of a snapshot.
         wall_clock_us: for ``created_us``.
         epochs: returns the epochs under which the broker owns topics, of those that it owns.
+        gaps: returns the records of the declared gaps of topics, of those that have any.
     """
 
     def __init__(
@@ -173,12 +174,14 @@ class ManifestLog:
         everything: Callable[[], Everything],
         wall_clock_us: Callable[[], int],
         epochs: Callable[[Iterable[TopicId]], dict[TopicId, OwnerEpoch]],
+        gaps: Callable[[Iterable[TopicId]], dict[TopicId, list[bytes]]],
     ) -> None:
         self._storage = storage
         self._cluster = cluster
         self._stream = stream
         self._epoch = epoch
         self._epochs = epochs
+        self._gaps = gaps
         self._everything = everything
         self._clock_us = wall_clock_us
         self._lock = trio.Lock()
@@ -399,7 +402,15 @@ class ManifestLog:
             changed = {part.topic_id for parts in added.values() for part in parts} | self._starts.keys()
             owned = self._epochs(changed | self._subscriptions.keys())
             return Manifest(
-                ManifestKind.DELTA, *head, self._removed, added, self._starts, self._topics, self._subscriptions, owned
+                ManifestKind.DELTA,
+                *head,
+                self._removed,
+                added,
+                self._starts,
+                self._topics,
+                self._subscriptions,
+                owned,
+                self._gaps(owned),
             )
         records, starts, topics, subscriptions = self._everything()
         added = {}
@@ -407,7 +418,8 @@ class ManifestLog:
             added.setdefault(record.object, []).append(record.part)
         listed = {part.topic_id for parts in added.values() for part in parts}
         owned = self._epochs(listed | starts.keys() | subscriptions.keys())
-        return Manifest(ManifestKind.SNAPSHOT, *head, [], added, starts, dict(topics), subscriptions, owned)
+        gaps = self._gaps(owned)
+        return Manifest(ManifestKind.SNAPSHOT, *head, [], added, starts, dict(topics), subscriptions, owned, gaps)
 
     async def _drop_older(self, key: str) -> None:
         """Delete manifests superseded by two snapshots: the previous one is kept for readers in progress."""

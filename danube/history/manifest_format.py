@@ -103,6 +103,9 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     owned: dict[TopicId, OwnerEpoch] = {}
     """The epochs under which the broker owns topics: of all topics in a snapshot, of changed ones in a delta. If
     several brokers list a topic, the one with the highest epoch counts."""
+    gaps: dict[TopicId, list[bytes]] = {}
+    """The records of declared gaps, in their order: of all topics in a snapshot, of changed ones in a delta. A topic's
+    gaps are always listed completely."""
 
 
 _BODY = msgspec.msgpack.Decoder(Manifest)
@@ -261,7 +264,7 @@ class Bucket:
         epochs: of the last life of each broker.
         owned: the epoch under which the last owner of a topic has listed it.
         parts: topic id, base offset, (object key, part).
-        starts, topics, subscriptions: as in :class:`Manifest`.
+        starts, topics, subscriptions, gaps: as in :class:`Manifest`.
         namespaces: name to record; the empty name has the policies of the broker itself.
     """
 
@@ -281,6 +284,7 @@ class Bucket:
         self.topics: dict[str, bytes] = {}
         self.namespaces: dict[str, bytes] = {}
         self.subscriptions: Subscriptions = {}
+        self.gaps: dict[TopicId, list[bytes]] = {}
         self.owned: dict[TopicId, OwnerEpoch] = {}
         self._stated = {}
 
@@ -297,6 +301,7 @@ class Bucket:
                 self.parts.setdefault(part.topic_id, {})[part.base_offset] = (key, part)
         self.starts.update(manifest.starts)
         self.owned.update(manifest.owned)
+        self.gaps.update(manifest.gaps)
         for name, record in manifest.topics.items():
             self._stated[name] = manifest.created_us
             records = self.topics if name.startswith("/") else self.namespaces
@@ -314,6 +319,7 @@ class Bucket:
             _take(self.parts, other.parts, topic_id)
             _take(self.starts, other.starts, topic_id)
             _take(self.subscriptions, other.subscriptions, topic_id)
+            _take(self.gaps, other.gaps, topic_id)
             self.owned[topic_id] = epoch
         for name, stated_us in other._stated.items():
             if stated_us >= self._stated.get(name, 0):

@@ -327,7 +327,11 @@ def record(partitions: int, ids: list[int], storage: str = "box") -> bytes:
     return msgspec.msgpack.encode(["disk", partitions, ids, 7, storage, "more that is passed over"])
 
 
-def bucket_of(parts: Mapping[int, Sequence[SegmentPart]], starts: Mapping[int, int] | None = None) -> DirectBucket:
+def bucket_of(
+    parts: Mapping[int, Sequence[SegmentPart]],
+    starts: Mapping[int, int] | None = None,
+    gaps: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+) -> DirectBucket:
     bucket = Bucket()
     added: dict[str, list[SegmentPart]] = {}
     for topic_id, some in parts.items():
@@ -339,9 +343,39 @@ def bucket_of(parts: Mapping[int, Sequence[SegmentPart]], starts: Mapping[int, i
         "/other/empty": record(0, [2]),
     }
     bucket.apply(
-        Manifest(ManifestKind.SNAPSHOT, "one", 4, 0, 999, [], added, dict(starts or {}), topics, {}),
+        Manifest(
+            ManifestKind.SNAPSHOT,
+            "one",
+            4,
+            0,
+            999,
+            [],
+            added,
+            dict(starts or {}),
+            topics,
+            {},
+            gaps={topic_id: [gap_record(*gap) for gap in some] for topic_id, some in (gaps or {}).items()},
+        ),
     )
     return DirectBucket(bucket, "s3://bucket")
+
+
+def gap_record(start: int, end: int) -> bytes:
+    return msgspec.msgpack.encode([start, end, 3, "more that is passed over"])
+
+
+def test_declared_gaps_are_no_losses() -> None:
+    """What was filled of them is there, and what else is missing is lost."""
+    parts = [part(0, 10), part(20, 25), part(40, 50), part(60, 70)]
+    bucket = bucket_of({1: parts}, gaps={1: [(10, 15), (20, 40)], 2: [(0, 5)]})
+    (state,) = bucket.log_state(["/default/plain"])
+    assert state.gaps == [(10, 15), (25, 40)]
+    assert bucket.log_parts("/default/plain").gaps == [(15, 20), (50, 60)]
+    assert bucket.log_parts("/default/plain", 12, 18).gaps == [(15, 18)]
+    assert bucket.log_state(["/other/empty"])[0].gaps == [(0, 5)]
+    old = bucket_of({1: parts})
+    assert old.log_state(["/default/plain"])[0].gaps == []
+    assert old.log_parts("/default/plain").gaps == [(10, 20), (25, 40), (50, 60)]
 
 
 def test_a_bucket_tells_how_far_logs_reach() -> None:

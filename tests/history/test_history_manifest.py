@@ -81,8 +81,9 @@ class Truth:
         self.subscriptions: dict[int, dict[str, tuple[bytes, bytes]]] = {}
         self.time_us = 0
         self.epochs: dict[int, int] = {}
+        self.gaps: dict[int, list[bytes]] = {}
         stream = Stream(incarnation, broker)
-        self.log = ManifestLog(storage, "c", stream, epoch, self.everything, self.clock, self.epochs_of)
+        self.log = ManifestLog(storage, "c", stream, epoch, self.everything, self.clock, self.epochs_of, self.gaps_of)
 
     def clock(self) -> int:
         self.time_us += 1
@@ -106,6 +107,9 @@ class Truth:
 
     def epochs_of(self, topic_ids):
         return {topic_id: self.epochs[topic_id] for topic_id in topic_ids if topic_id in self.epochs}
+
+    def gaps_of(self, topic_ids):
+        return {topic_id: self.gaps[topic_id] for topic_id in topic_ids if topic_id in self.gaps}
 
     def check(self, bucket: Bucket, *, epoch: int = 1) -> None:
         assert (bucket.epoch, bucket.incarnation) == (epoch, "one")
@@ -135,6 +139,8 @@ def example() -> Manifest:
         {1: 5},
         {"/default/a": b"record", "/default/b": None},
         {1: {"sub": (b"record", b"cursor")}},
+        {1: 7},
+        {1: [b"gap", b"another"]},
     )
 
 
@@ -741,9 +747,11 @@ async def test_of_a_topic_that_has_moved_its_last_owner_knows_all() -> None:
     first.add("a", make_part(1, 0, 10), make_part(2, 0, 10))
     first.add("b", make_part(1, 10, 20))
     first.subscriptions = {1: {"s": (b"r", b"old")}}
+    first.gaps = {1: [b"of before"], 2: [b"kept"]}
     await first.log.flush()
     # Topic 1 goes to the second broker, which merges its parts; the first one dies before it can say so.
     second.epochs = {1: 11}
+    second.gaps = {1: [b"gap"]}
     second.add("c", make_part(1, 0, 20))
     second.subscriptions = {1: {"s": (b"r", b"new")}}
     await second.log.flush()
@@ -751,6 +759,7 @@ async def test_of_a_topic_that_has_moved_its_last_owner_knows_all() -> None:
     assert {base: key for base, (key, _) in bucket.parts[1].items()} == {0: "c"}
     assert {base: key for base, (key, _) in bucket.parts[2].items()} == {0: "a"}
     assert bucket.subscriptions == {1: {"s": (b"r", b"new")}}
+    assert bucket.gaps == {1: [b"gap"], 2: [b"kept"]}
     assert bucket.owned == {1: 11, 2: 10}
 
 
@@ -784,3 +793,18 @@ async def test_other_metadata_take_over_from_all_brokers_at_once() -> None:
         await heir.log.flush()
     assert not [key for key in space.objects if key.startswith(manifest_prefix("c") + "one/")]
     assert set((await read_bucket(storage, "c")).parts) == {0, 1, 7, 8}
+
+
+async def test_a_delta_lists_all_gaps_of_the_topics_that_it_changes() -> None:
+    storage, _ = open_storage(MemorySpace())
+    truth = Truth(storage)
+    truth.epochs, truth.gaps = {1: 10, 2: 10}, {2: [b"first"]}
+    truth.add("a", make_part(1, 0, 10), make_part(2, 0, 10))
+    await truth.log.flush()
+    truth.gaps = {1: [b"new"], 2: [b"first", b"second"]}
+    truth.add("b", make_part(2, 30, 40))
+    await truth.log.flush()
+    assert (await read_bucket(storage, "c")).gaps == {2: [b"first", b"second"]}
+    truth.add("c", make_part(1, 20, 40))
+    await truth.log.flush()
+    assert (await read_bucket(storage, "c")).gaps == {1: [b"new"], 2: [b"first", b"second"]}

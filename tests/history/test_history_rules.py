@@ -181,6 +181,9 @@ class World:
     def record_of(self, name: str) -> bytes | None:
         return self.records.get(name)
 
+    def gaps_of(self, topic_ids: Iterable[int]) -> dict[int, list[bytes]]:
+        return {}
+
     def everything(self, storage: str) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
         return dict(self.records), {}
 
@@ -589,7 +592,7 @@ async def test_manifests_are_told_of_topics_where_there_are_some() -> None:
         w.history.note_records("cold", {"/d/u": b"u"})
         assert manifests["cold"].pending
         stream = w.history.stream
-        fresh = ManifestLog(w.storages["cold"], "c", stream, 9, lambda: ([], {}, {}, {}), clock_us, lambda _: {})
+        fresh = ManifestLog(w.storages["cold"], "c", stream, 9, lambda: ([], {}, {}, {}), clock_us, *[lambda _: {}] * 2)
         manifests["cold"] = fresh
         w.history.note_records("cold", {"/d/u": b"u"})
         assert not fresh.pending

@@ -90,6 +90,17 @@ class GapBook:
         result = await self._store.transact([condition, *conditions], [Put(condition.key, _encode(gap))])
         await self._table.reached(result.revision)
 
+    async def restore(self, topic_id: TopicId, gaps: Sequence[GapRecord]) -> None:
+        """Enter the gaps of a topic that existed elsewhere, and does not exist here yet. May be repeated.
+
+        Raises:
+            DanubeError: the metadata cannot answer.
+        """
+        if gaps:
+            rows = [Put(GAPS + gap_name(topic_id, gap.start), _encode(gap)) for gap in gaps]
+            result = await self._store.transact([], rows)
+            await self._table.reached(result.revision)
+
     async def drop(self, topic_ids: Iterable[TopicId]) -> None:
         """Remove the gaps of deleted topics.
 

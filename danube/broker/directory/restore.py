@@ -7,7 +7,8 @@ they are complete, whether names are taken (:mod:`danube.broker.directory.restor
     parts and objects -> catalogue of history       not visible yet
     policies of namespaces and broker               unless some are set here
     schemas with their numbers, then subjects       those that the registry does not have
-    topic by topic: cursors -> journal              ignored without the next two
+    topic by topic: declared gaps                   new batches begin behind them
+                    cursors -> journal              ignored without the next two
                     subscriptions, record           the record last; the topic is served from then on
     manifest of this directory, higher epoch           this broker owns the bucket
 
@@ -236,6 +237,8 @@ async def _carry_out(
                 topic_id: {name: entry for name, (entry, _) in found.items()}
                 for topic_id, found in one.subscriptions.items()
             }
+            for topic_id, gaps in one.gaps.items():
+                await directory.catalogue.gaps.restore(topic_id, gaps)
             if directory.level(one.record).checkpointed:
                 await directory.runtime.journal.save(_states(directory, one))
             await directory.catalogue.creations.restore(one.name, one.record, records)

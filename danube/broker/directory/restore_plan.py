@@ -6,10 +6,12 @@ The shell is :mod:`danube.broker.directory.restore`: it reads the bucket and car
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from danube.broker.topic.recovered import new_cursor
+from danube.cluster.gaps import GapRecord, restored_gap
 from danube.dispatch import Cursor, decode_entry
 from danube.history.manifest_format import Bucket
 from danube.history.survey import Chain, Survey
@@ -37,6 +39,8 @@ __all__ = [
     "report_of",
 ]
 
+_GAP: Final = msgspec.msgpack.Decoder(GapRecord)
+
 Subscriptions = dict[TopicId, dict[str, tuple[SubscriptionRecord, Cursor]]]
 """Topic id, then name: record and cursor."""
 
@@ -49,16 +53,24 @@ class Candidate:
         chains: what can be restored of it, or of each partition.
         subscriptions: those of it.
         clamped: subscriptions whose cursor was beyond the end.
+        gaps: its declared gaps, by topic id.
     """
 
     def __init__(
-        self, name: str, record: TopicRecord, chains: list[Chain], subscriptions: Subscriptions, clamped: list[str]
+        self,
+        name: str,
+        record: TopicRecord,
+        chains: list[Chain],
+        subscriptions: Subscriptions,
+        clamped: list[str],
+        gaps: dict[TopicId, list[GapRecord]],
     ) -> None:
         self.name = name
         self.record = record
         self.chains = chains
         self.subscriptions = subscriptions
         self.clamped = clamped
+        self.gaps = gaps
         self.state = "restored"
         """Outcome for the report: restored, present, or given-up."""
 
@@ -162,7 +174,11 @@ def _candidate(limits: Limits, name: str, record: TopicRecord, survey: Survey) -
             if cursor.clamp(chain.end_offset):
                 clamped.append(subscription)
             subscriptions.setdefault(chain.topic_id, {})[subscription] = (entry, cursor)
-    return Candidate(name, record, chains, subscriptions, clamped)
+    gaps = {
+        topic_id: [restored_gap(_GAP.decode(gap)) for gap in survey.bucket.gaps.get(topic_id, ())]
+        for topic_id in record.topic_ids
+    }
+    return Candidate(name, record, chains, subscriptions, clamped, gaps)
 
 
 # --- Select topics ---

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from danube.model.names import split_partition
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
     from danube.history import Subscriptions
+    from danube.model.ids import TopicId
 
 __all__ = ["ToldOfTopics"]
+
+_encode = msgspec.msgpack.encode
 
 
 class ToldOfTopics:
@@ -52,6 +57,11 @@ class ToldOfTopics:
             for name, found in topic.subscriptions.items()
             if found.record is not None
         }
+
+    def gaps_of(self, topic_ids: Iterable[TopicId]) -> dict[TopicId, list[bytes]]:
+        """Return the records of the declared gaps of topics, in their order, of those that have any."""
+        known = self._catalogue.gaps
+        return {topic_id: [_encode(gap) for gap in gaps] for topic_id in topic_ids if (gaps := known.of(topic_id))}
 
     def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
         """Return the records of all topics of a storage and of the levels above them, and their durable subscriptions.
