@@ -5,8 +5,9 @@ An operator has accepted the loss (:mod:`danube.broker.operations.forgetting`), 
 journal it begins with a TAKEOVER entry, as after a move: what the journal has of the topic from an earlier time counts
 for nothing. Until that entry is durable a restart does all of it again.
 
-**Cursors** were in the lost journal. The metadata know where each subscription began, so it begins there again: what
-is sealed and was acknowledged is delivered again, and seeks are lost. **Producers** begin new sessions: what they had
+**Cursors** were in the lost journal, and were told to the storage with what was sealed last
+(:mod:`danube.broker.moving.told_cursors`): what was acknowledged since is delivered again, and later seeks are lost. If
+the storage is not shared, a subscription begins where it was created. **Producers** begin new sessions: what they had
 in flight when the broker was lost may be twice in the topic, if the lost disk returns.
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
+from danube.broker.moving.told_cursors import ToldCursors
 from danube.broker.topic.recovered import RecoveryVisitor, TopicSnapshot
 from danube.cluster.records import Reason, parse_topic_id, topic_key
 from danube.log import Entry, EntryType, ProducerTable
@@ -78,6 +80,8 @@ class Inheritance:
         self._runtime = directory.runtime
         self._wake = trio.Event()
         self._waiting: dict[TopicId, None] = {}
+        self._since_s = 0.0
+        """Since when some of them wait."""
         self._membership.on_assigned.append(self._assigned)
         for name, assignment in self._membership.assignments.values.items():
             self._look(parse_topic_id(name), assignment)
@@ -90,6 +94,8 @@ class Inheritance:
         if assignment.owner != self._membership.me or assignment.reason is not Reason.FORGOTTEN:
             return
         if self._directory.served(topic_id) is None and topic_id not in self._waiting:
+            if not self._waiting:
+                self._since_s = trio.current_time()
             self._waiting[topic_id] = None
             self._directory.expected.add(topic_id)
             self._directory.arriving[topic_id] = trio.Event()
@@ -137,14 +143,14 @@ class Inheritance:
         except (DanubeError, OSError) as error:
             _log.info("topics of a broker that is gone are served later: %s", error)
             return True
-        failed = False
+        failed, told = False, ToldCursors(self._directory, self._since_s)
         for topic_id in list(self._waiting):
             if topic_id not in found:
                 self._forget(topic_id)  # it was deleted
                 continue
             name, record = found[topic_id]
             try:
-                await self._serve(topic_id, name, record)
+                await self._serve(topic_id, name, record, told)
             except (DanubeError, OSError) as error:
                 failed = True
                 _log.warning(
@@ -174,15 +180,19 @@ class Inheritance:
                         found[topic_id] = each, record
         return found
 
-    async def _serve(self, topic_id: TopicId, name: str, record: TopicRecord) -> None:
+    async def _serve(self, topic_id: TopicId, name: str, record: TopicRecord, told: ToldCursors) -> None:
         directory, runtime, limits = self._directory, self._runtime, self._runtime.limits
         await directory.history.adopt_topic(topic_id)
         rows = await directory.catalogue.subscriptions.of_topic(topic_id)
         if not self._is_mine(topic_id):
             return
         assignment = self._membership.assignments.values[topic_key(topic_id)]
-        first: Offset = directory.catalogue.gaps.floor(topic_id)
-        assert first, f"topic {name!r} was given to this broker without a declared gap"
+        gaps = directory.catalogue.gaps.of(topic_id)
+        assert gaps, f"topic {name!r} was given to this broker without a declared gap"
+        first: Offset = gaps[-1].end
+        cursors = await told.of_topic(topic_id, record.storage, rows, gaps[-1].start)
+        if not self._is_mine(topic_id):
+            return
         journal = runtime.journal
         if topic_id in journal.topic_ids():
             await journal.bury([topic_id])  # of an earlier time, or of an attempt that has failed
@@ -190,7 +200,8 @@ class Inheritance:
         payload = TAKEOVER_ENTRY.pack(assignment.move, first, assignment.epoch)
         journal.submit(Entry(EntryType.TAKEOVER, topic_id, record.durability, (payload,), beginning))
         await beginning.wait()
-        state = TopicSnapshot(first, ProducerTable(limits, name).snapshot(), [], assignment.move, assignment.epoch)
+        producers = ProducerTable(limits, name).snapshot()
+        state = TopicSnapshot(first, producers, cursors, assignment.move, assignment.epoch)
         snapshot = msgspec.msgpack.encode(state)
         await journal.save({topic_id: snapshot})
         await journal.sync(journal.sequence)

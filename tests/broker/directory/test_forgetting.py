@@ -293,8 +293,7 @@ async def test_subscriptions_wait_for_a_gap_until_it_is_forgotten(tmp_path: Path
         end = next(each.gap_end for each in (await forget(client, name)).topics if each.topic == topic)
         await wait_until(lambda: served_by(world, topic) is not None)
         await publish(client, topic, b"c", b"d")
-        # What was acknowledged since it was sealed is not known.
-        assert await taker.take(4) == [b"a", b"b", b"c", b"d"]
+        assert await taker.take(2) == [b"c", b"d"]
         heir = served_by(world, topic)
         assert heir is not None
 
