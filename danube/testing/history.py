@@ -114,6 +114,8 @@ class _Topic(msgspec.Struct):
     """When its disk was lost: from then on it stays away."""
     forgotten_at: float = math.inf
     """When an operator first ordered to go on without that disk."""
+    jumps: list[tuple[int, int]] = []
+    """Offsets that readers have passed over since then."""
     damaged: bool = False
     """Whether its stored data was damaged: it may stop, but its answers must be correct nevertheless."""
     sights: Sights = msgspec.field(default_factory=Sights)
@@ -212,6 +214,13 @@ class History:
         for (name, _), place in self._places.items():
             if name == topic:
                 place.moved(0)
+
+    def declared(self, topic: str, gaps: Sequence[tuple[int, int]]) -> None:
+        """Record which offsets were declared as lost with the disk: readers may pass over these, and no others."""
+        for low, high in self._topics[topic].jumps:
+            if not any(start <= low and high <= end for start, end in gaps):
+                self.violation(f"P2: a reader of {topic} has passed over [{low}, {high}), which is no gap")
+        self._topics[topic].jumps.clear()
 
     def accepted_without_disk(self, topic: str) -> dict[int, bytes]:
         """Return the messages by offset that were sent and acknowledged after :meth:`forgotten`.
@@ -540,7 +549,9 @@ class History:
         elif before is not None and offset != before[0] + 1:
             former = self._sent.get(before[1])
             low, high = self._span(topic, former) if former is not None else (0, 0)
-            if low == high:  # if not, a power loss may have taken the one before
+            if low == high and offset > before[0] and self._clock() >= found.forgotten_at:
+                found.jumps.append((before[0] + 1, offset))
+            elif low == high:  # if not, a power loss may have taken the one before
                 self.violation(f"P2: {where}: {before[0] + 1} should follow")
         if not self._see(topic, offset, sent, "read"):
             self.violation(f"P2: {where}: {_name(payload)} was read where another message was before")

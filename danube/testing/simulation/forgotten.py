@@ -131,6 +131,7 @@ class Forgetting:
         if [(gap.broker, gap.open) for gap in gaps] != [(self._broker, True)]:
             world.history.violation(f"C4: {part}, which was lost with broker {self._broker}, has the gaps {gaps}")
         ranges = [(gap.start, gap.end) for gap in gaps]
+        world.history.declared(part, ranges)
         for low, high in holes(list(messages), start, ranges):
             world.history.violation(f"C4: audit {label}: {part} has no messages in [{low}, {high}), which is no gap")
         for low, high in ranges:

@@ -169,7 +169,7 @@ class World:
             metadata=self.metadata,
             raft=self._make_member(name) if self.plan.keeps_metadata else None,
         )
-        node.shares_storages = bool(self.plan.moves_every_s)
+        node.shares_storages = self._shares_storages
         self.nodes.append(node)
         return node
 
@@ -246,7 +246,8 @@ class World:
 
     async def _find_lost(self, broker: str) -> None:
         """Note which topics were lost with a disk: once its broker has no session, none can move to it or from it."""
-        fails_over = any("shared=true" in str(config.storage) for config in self.plan.configs.values())
+        configs = self.plan.configs.values()
+        fails_over = self._shares_storages or any("shared=true" in str(config.storage) for config in configs)
         owners = await self._owners_without(broker)
         while owners is None:
             await trio.sleep(0.25)
@@ -260,6 +261,11 @@ class World:
         if self.plan.forgets:
             self._forgetting = Forgetting(self)
         self._lost_topics.set()
+
+    @property
+    def _shares_storages(self) -> bool:
+        """Whether brokers say that others reach all their storages: else topics with history cannot move."""
+        return bool(self.plan.moves_every_s)
 
     async def _forget_early(self) -> None:
         """Task: have the broker whose disks were lost declared gone while faults go on."""
