@@ -155,6 +155,16 @@ class Member:
                 history.changed(start, trio.current_time(), conditions, operations, result.revision)
 
 
+async def hold(store: ZooKeeperStore, history: MetadataHistory, key: str) -> None:
+    """Put a key with a lease that nobody renews."""
+    start = trio.current_time()
+    lease = await store.grant_lease(0.5)
+    history.kept(lease, 0.5, start, trio.current_time())
+    start, operations = trio.current_time(), [Put(key, b"", lease)]
+    result = await store.transact([], operations)
+    history.changed(start, trio.current_time(), [], operations, result.revision)
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_clients_with_bad_networks_see_one_linear_history(seed: int) -> None:
     servers, history, random = SimulatedZooKeeper(), MetadataHistory(), Random(seed)
@@ -164,6 +174,7 @@ async def test_clients_with_bad_networks_see_one_linear_history(seed: int) -> No
             for member in members:
                 nursery.start_soon(member.live, 2, 25)
         async with opened(servers, seed) as store:
+            await hold(store, history, "/k/last")
             await trio.sleep(10)  # all leases end
             items, revision = await store.list("/")
             assert all(item.lease is None for item in items)
