@@ -124,8 +124,9 @@ async def test_both_topics_move_between_the_failure_and_the_replay_and_during_it
         replay = Interrupted(client, ReplayOptions(topic=LETTERS), happens)
         await replay.run()
         assert replay.batches > 40
-        assert replay.sent == {TOPIC: COUNT}
-        await check_replayed(client)
+        # The letter that is under way while the letters move may be delivered, and sent, again.
+        assert COUNT <= replay.count <= COUNT + 1
+        await check_replayed(client, most_copies=2)
 
 
 @pytest.mark.parametrize("victim", [TOPIC, LETTERS])
