@@ -14,11 +14,13 @@ remains then fail the tests that follow.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -37,6 +39,7 @@ _REPEAT_S = 5.0
 """How often the signal comes again: an exception may fall into a finalizer, a cancellation upon a shield."""
 
 _stderr = pytest.StashKey[int]()
+_has_hung = pytest.StashKey[bool]()
 
 
 class HangError(BaseException):
@@ -82,18 +85,52 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have no garbage collected while a report is made, once a test has hung.
+
+    The traceback of a warning about the remains needs the parser, and CPython 3.11 raises SystemError if that
+    interrupts the parser ("AST constructor recursion depth mismatch"), which reports need, too.
+    """
+    if not item.config.stash.get(_has_hung, False):
+        return (yield)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def _drop_remains() -> None:
+    """Collect what tests that hung have left.
+
+    A loop that was left in the middle leaves coroutines and generators, which complain when they are collected. That
+    test has failed, and another one must not fail with them.
+    """
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        vars(sys).pop(name, None)
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
 @contextmanager
 def _limited(item: pytest.Item, phase: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(f"{item.nodeid} runs outside the main thread, where a signal cannot end it")
     limit = limit_of(item)
-
+    if item.config.stash.get(_has_hung, False):
+        _drop_remains()
     hung = HangError(f"the {phase} of {item.nodeid} has taken {limit:g} s; mark it timeout(SECONDS) if it may")
     signals = 0
 
     def over(number: int, frame: FrameType | None) -> None:
         nonlocal signals
         signals += 1
+        item.config.stash[_has_hung] = True
         if signals == 1:
             for line in running_tasks():
                 print(line, file=sys.stderr)  # noqa: T201
