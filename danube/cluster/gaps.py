@@ -26,6 +26,7 @@ import msgspec
 
 from danube.cluster.records import broker_name
 from danube.model.api import DeclaredGap
+from danube.model.errors import DataLossError
 from danube.model.ids import BrokerId, Offset, TopicId
 from danube.model.ranges import RangeSet
 from danube.model.spoken import spoken_duration
@@ -39,8 +40,10 @@ __all__ = [
     "is_gap_name",
     "lost_with",
     "open_ranges",
+    "read_gap",
     "reserve_of",
     "restored_gap",
+    "settled_ranges",
     "shown_gap",
     "spoken_gap",
     "spoken_since",
@@ -88,6 +91,9 @@ class GapRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Of a filled gap: the end of what was found. Nothing was ever stored from there on."""
 
 
+_GAP: Final = msgspec.msgpack.Decoder(GapRecord)
+
+
 def reserve_of(journal_max_bytes: int, max_batch_records: int) -> int:
     """Return how many offsets the journal of a broker can use at most, rounded up to a power of two.
 
@@ -119,9 +125,33 @@ def topic_of_gap(name: str) -> TopicId:
     return TopicId(int(name[:16], 16))
 
 
+def read_gap(record: bytes, topic: str) -> GapRecord:
+    """Decode a record that was kept elsewhere.
+
+    Raises:
+        DataLossError: it cannot be decoded.
+    """
+    try:
+        return _GAP.decode(record)
+    except msgspec.DecodeError as error:
+        raise DataLossError(f"the record of a declared gap of topic {topic!r} cannot be decoded: {error}") from error
+
+
 def restored_gap(gap: GapRecord) -> GapRecord:
     """Return a gap as it is in other metadata, where nothing can fill it any more."""
     return gap if gap.state is GapState.FILLED else msgspec.structs.replace(gap, state=GapState.FORGOTTEN)
+
+
+def settled_ranges(gaps: Iterable[GapRecord], parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges of gaps that nothing waits for any more, and that no message has, in order.
+
+    Args:
+        gaps: of a topic or partition.
+        parts: what is sealed of it.
+    """
+    sealed = RangeSet(parts)
+    settled = [gap for gap in gaps if gap.state is not GapState.OPEN]
+    return sorted(pair for gap in settled for pair in sealed.gaps(gap.start, gap.end))
 
 
 def open_ranges(gaps: Iterable[GapRecord]) -> list[tuple[int, int]]:

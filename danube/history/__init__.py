@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from danube.history.catalogue import HistoryCatalogue
     from danube.history.history import History, ManagedTopic, RecordSource
     from danube.history.janitor import StorageReport
-    from danube.history.manifest import read_bucket
+    from danube.history.manifest import read_bucket, read_streams
     from danube.history.manifest_format import Bucket, Subscriptions
     from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory, to_log_part
     from danube.history.reader import SegmentReader
@@ -90,6 +90,7 @@ __all__ = [
     "wal_place",
     "owner_epoch",
     "read_bucket",
+    "read_streams",
     "read_schemas",
     "survey_bucket",
     "survey_topics",
@@ -134,6 +135,7 @@ _HOMES: Final = {
     "highest_epoch": "remote",
     "owner_epoch": "tenure",
     "read_bucket": "manifest",
+    "read_streams": "manifest",
     "read_schemas": "schemas",
     "survey_bucket": "restore",
     "survey_topics": "restore",

@@ -137,14 +137,15 @@ class DirectBucket:
             end_offset=end,
             storage=head.storage,
             storage_url=self.url,
-            gaps=self._gaps(topic_id),
+            gaps=self._gaps(topic_id, start, end),
         )
 
-    def _gaps(self, topic_id: TopicId) -> list[tuple[Offset, Offset]]:
-        """Return the declared gaps without what they were filled with."""
-        parts = RangeSet((part.base_offset, part.end_offset) for _, part in self._parts(topic_id))
+    def _gaps(self, topic_id: TopicId, start: Offset, end: Offset) -> list[tuple[Offset, Offset]]:
+        """Return the declared gaps within the log, without what they were filled with."""
         declared = [_GAP.decode(record) for record in self._bucket.gaps.get(topic_id, ())]
-        return [(Offset(low), Offset(high)) for gap in declared for low, high in parts.gaps(gap.start, gap.end)]
+        parts = RangeSet((part.base_offset, part.end_offset) for _, part in self._parts(topic_id))
+        found = [pair for gap in declared for pair in parts.gaps(max(gap.start, start), min(gap.end, end))]
+        return [(Offset(low), Offset(high)) for low, high in found]
 
     def _parts(self, topic_id: TopicId) -> list[tuple[str, SegmentPart]]:
         start = self._bucket.starts.get(topic_id, 0)

@@ -61,7 +61,7 @@ from danube.model.ids import NO_OWNER_EPOCH, Offset, OwnerEpoch, TopicId
 from danube.model.log_events import log_event
 from danube.storage import Storage
 
-__all__ = ["Everything", "ManifestLog", "load_manifest", "read_bucket"]
+__all__ = ["Everything", "ManifestLog", "load_manifest", "read_bucket", "read_streams"]
 
 _log = logging.getLogger("danube.history")
 
@@ -93,16 +93,30 @@ async def read_bucket(storage: Storage, cluster: str) -> Bucket:
         FailedPreconditionError: a manifest was written by a newer version of Danube.
         StorageError: the backend cannot be read.
     """
+    merged = Bucket()
+    for bucket in await read_streams(storage, cluster):
+        merged.merge(bucket)
+    return merged
+
+
+async def read_streams(storage: Storage, cluster: str) -> list[Bucket]:
+    """Read the manifests of a cluster, those of each broker by themselves.
+
+    Raises:
+        DataLossError: a manifest is damaged or missing.
+        FailedPreconditionError: a manifest was written by a newer version of Danube.
+        StorageError: the backend cannot be read.
+    """
     for _ in range(_LOOKS):
-        merged = Bucket()
+        buckets: list[Bucket] = []
         for stream, found in (await _list(storage, cluster)).newest().items():
             bucket = await _read_stream(storage, found)
             if bucket is None:
                 break
             bucket.epochs = {stream.broker: bucket.epoch}
-            merged.merge(bucket)
+            buckets.append(bucket)
         else:
-            return merged
+            return buckets
         await trio.sleep(0.1)  # a new snapshot has replaced the listed objects: list again
     raise DataLossError(f"{storage.url}: manifests of cluster {cluster!r} are listed, but do not exist when read")
 

@@ -135,7 +135,10 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     kind, body = unwrap(data, where)
     if kind == ManifestKind.PIECES:
         raise DataLossError(f"{where}: one of the manifest's pieces is an index of pieces itself")
-    return _BODY.decode(body)
+    try:
+        return _BODY.decode(body)
+    except msgspec.DecodeError as error:
+        raise DataLossError(f"{where}: the manifest does not decode: {error}") from error
 
 
 def encode_pieces(count: int) -> bytes:
@@ -312,8 +315,8 @@ class Bucket:
 
     def merge(self, other: Bucket) -> None:
         """Add what another broker of the same metadata has written. Of a topic, its last owner knows all."""
-        ours = self._topic_epochs()
-        for topic_id, epoch in other._topic_epochs().items():
+        ours = self.topic_epochs()
+        for topic_id, epoch in other.topic_epochs().items():
             if epoch < ours.get(topic_id, NO_OWNER_EPOCH):
                 continue
             _take(self.parts, other.parts, topic_id)
@@ -334,7 +337,7 @@ class Bucket:
         self.epochs |= other.epochs
         self.last_keys = sorted(self.last_keys + other.last_keys)
 
-    def _topic_epochs(self) -> dict[TopicId, OwnerEpoch]:
+    def topic_epochs(self) -> dict[TopicId, OwnerEpoch]:
         """Return the epochs of all topics of which anything is listed."""
         epochs = dict.fromkeys([*self.starts, *self.subscriptions], NO_OWNER_EPOCH)
         for topic_id, parts in self.parts.items():

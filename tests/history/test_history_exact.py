@@ -372,7 +372,8 @@ def test_declared_gaps_are_no_losses() -> None:
     assert state.gaps == [(10, 15), (25, 40)]
     assert bucket.log_parts("/default/plain").gaps == [(15, 20), (50, 60)]
     assert bucket.log_parts("/default/plain", 12, 18).gaps == [(15, 18)]
-    assert bucket.log_state(["/other/empty"])[0].gaps == [(0, 5)]
+    assert bucket.log_state(["/other/empty"])[0].gaps == [], "beyond the end"
+    assert bucket_of({1: parts}, {1: 30}, {1: [(10, 15), (20, 40), (70, 90)]}).log_state()[3].gaps == [(30, 40)]
     old = bucket_of({1: parts})
     assert old.log_state(["/default/plain"])[0].gaps == []
     assert old.log_parts("/default/plain").gaps == [(10, 20), (25, 40), (50, 60)]

@@ -229,7 +229,7 @@ class Subscription(Pump):
     # Each request about messages carries the generation of their delivery. A seek begins a new generation: a request
     # about earlier deliveries, from any consumer and however late, must not settle messages that are to be delivered
     # again. So does the start of the broker, for topics of durability `os`: a power loss may have lost delivered
-    # messages, and other messages may have their offsets since.
+    # messages, and other messages may have their offsets since. A planned move keeps the generation.
 
     @property
     def generation(self) -> int:

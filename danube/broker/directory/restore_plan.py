@@ -6,12 +6,11 @@ The shell is :mod:`danube.broker.directory.restore`: it reads the bucket and car
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
 from danube.broker.topic.recovered import new_cursor
-from danube.cluster.gaps import GapRecord, restored_gap
+from danube.cluster.gaps import GapRecord, read_gap, restored_gap, settled_ranges
 from danube.dispatch import Cursor, decode_entry
 from danube.history.manifest_format import Bucket
 from danube.history.survey import Chain, Survey
@@ -38,8 +37,6 @@ __all__ = [
     "choose",
     "report_of",
 ]
-
-_GAP: Final = msgspec.msgpack.Decoder(GapRecord)
 
 Subscriptions = dict[TopicId, dict[str, tuple[SubscriptionRecord, Cursor]]]
 """Topic id, then name: record and cursor."""
@@ -164,20 +161,24 @@ def _records_of_found(
 
 def _candidate(limits: Limits, name: str, record: TopicRecord, survey: Survey) -> Candidate:
     chains = [survey.chain(topic_id) for topic_id in record.topic_ids]
+    gaps = {
+        topic_id: [restored_gap(read_gap(gap, name)) for gap in survey.bucket.gaps.get(topic_id, ())]
+        for topic_id in record.topic_ids
+    }
     subscriptions: Subscriptions = {}
     clamped = []
     for chain in chains:
+        parts = [(part.base_offset, part.end_offset) for _, part in chain.parts]
+        settled = settled_ranges(gaps[chain.topic_id], parts)
         for subscription, (encoded, snapshot) in survey.bucket.subscriptions.get(chain.topic_id, {}).items():
             entry = decode_subscription(encoded)
             cursor = new_cursor(entry, limits)
             cursor.apply(decode_entry(snapshot))
             if cursor.clamp(chain.end_offset):
                 clamped.append(subscription)
+            for low, high in settled:
+                cursor.ack(low, high, force=True)
             subscriptions.setdefault(chain.topic_id, {})[subscription] = (entry, cursor)
-    gaps = {
-        topic_id: [restored_gap(_GAP.decode(gap)) for gap in survey.bucket.gaps.get(topic_id, ())]
-        for topic_id in record.topic_ids
-    }
     return Candidate(name, record, chains, subscriptions, clamped, gaps)
 
 

@@ -22,6 +22,7 @@ import trio
 from danube.broker.moving.told_cursors import ToldCursors
 from danube.broker.topic.recovered import RecoveryVisitor, TopicSnapshot
 from danube.cluster.records import Reason, parse_topic_id, topic_key
+from danube.history.tenure import owner_epoch
 from danube.log import Entry, EntryType, ProducerTable
 from danube.log.format import TAKEOVER_ENTRY
 from danube.model.errors import DanubeError
@@ -80,8 +81,7 @@ class Inheritance:
         self._runtime = directory.runtime
         self._wake = trio.Event()
         self._waiting: dict[TopicId, None] = {}
-        self._since_s = 0.0
-        """Since when some of them wait."""
+        self._told = ToldCursors(directory, self._waiting.keys())
         self._membership.on_assigned.append(self._assigned)
         for name, assignment in self._membership.assignments.values.items():
             self._look(parse_topic_id(name), assignment)
@@ -94,8 +94,6 @@ class Inheritance:
         if assignment.owner != self._membership.me or assignment.reason is not Reason.FORGOTTEN:
             return
         if self._directory.served(topic_id) is None and topic_id not in self._waiting:
-            if not self._waiting:
-                self._since_s = trio.current_time()
             self._waiting[topic_id] = None
             self._directory.expected.add(topic_id)
             self._directory.arriving[topic_id] = trio.Event()
@@ -136,6 +134,7 @@ class Inheritance:
         for topic_id in [each for each in self._waiting if not self._is_mine(each)]:
             self._forget(topic_id)
         if not self._waiting:
+            self._told.clear()
             return False
         try:
             await self._directory.catalogue.gaps.refresh()
@@ -143,14 +142,14 @@ class Inheritance:
         except (DanubeError, OSError) as error:
             _log.info("topics of a broker that is gone are served later: %s", error)
             return True
-        failed, told = False, ToldCursors(self._directory, self._since_s)
+        failed = False
         for topic_id in list(self._waiting):
             if topic_id not in found:
                 self._forget(topic_id)  # it was deleted
                 continue
             name, record = found[topic_id]
             try:
-                await self._serve(topic_id, name, record, told)
+                await self._serve(topic_id, name, record)
             except (DanubeError, OSError) as error:
                 failed = True
                 _log.warning(
@@ -180,7 +179,7 @@ class Inheritance:
                         found[topic_id] = each, record
         return found
 
-    async def _serve(self, topic_id: TopicId, name: str, record: TopicRecord, told: ToldCursors) -> None:
+    async def _serve(self, topic_id: TopicId, name: str, record: TopicRecord) -> None:
         directory, runtime, limits = self._directory, self._runtime, self._runtime.limits
         await directory.history.adopt_topic(topic_id)
         rows = await directory.catalogue.subscriptions.of_topic(topic_id)
@@ -190,7 +189,8 @@ class Inheritance:
         gaps = directory.catalogue.gaps.of(topic_id)
         assert gaps, f"topic {name!r} was given to this broker without a declared gap"
         first: Offset = gaps[-1].end
-        cursors = await told.of_topic(topic_id, record.storage, rows, gaps[-1].start)
+        epoch = owner_epoch(self._membership.assignments.values[topic_key(topic_id)].epoch, 0)
+        cursors = await self._told.of_topic(topic_id, record.storage, epoch, rows, gaps)
         if not self._is_mine(topic_id):
             return
         journal = runtime.journal

@@ -350,6 +350,7 @@ class _Move:
         while len(state) > chunk:
             await self._call(State(self._topic_id, order.move, state[:chunk]))
             state = state[chunk:]
+        self._read_bytes = chunk  # few calls matter more now than short turns
         last = await self._next(topic)
         while self._position < topic.end_offset and last:
             await self._call(Append(self._topic_id, order.move, last))

@@ -135,6 +135,8 @@ async def test_declared_gaps_are_restored(tmp_path: Path) -> None:
             (state,) = await client.logs.states([topic])
             assert (state.gaps, state.end_offset) == (found.gaps, found.end_offset)
             assert await read_all(client, topic) == sent
+            (row,) = await client.admin.list_subscriptions(topic)
+            assert row.backlog_messages == 40, "not what was lost"
             async with client.consumer(topic, subscription="s") as consumer:
                 for payload in sent:
                     message = await consumer.receive()
