@@ -59,9 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = [name for name in ("extended", "long") if name not in (config.option.markexpr or "")]
     chosen = [item for item in items if all(item.get_closest_marker(name) is None for name in left)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-    if "extended" not in left:
-        chosen = [chosen[at] for at in long_first([item.nodeid.partition("::")[0] for item in chosen])]
-    items[:] = chosen
+    files = [item.nodeid.partition("::")[0] for item in chosen]
+    items[:] = [chosen[at] for at in long_first(files, extended="extended" not in left)]
     for item in items:
         if _is_virtual(item):
             item.add_marker(pytest.mark.trio(run=_run_virtually), append=False)
