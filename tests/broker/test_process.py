@@ -233,7 +233,7 @@ def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
         line, log = ready_line_of_defaults(tmp_path)
         # A port that another process of this machine has for a moment (another test, a connection whose own end it is)
         # is refused or left out, and the log names it. Then the start is repeated.
-        taken = [port for port in DEFAULT_PORTS if f"127.0.0.1:{port}" in log]
+        taken = [port for port in DEFAULT_PORTS if f"127.0.0.1:{port}" in log or f"port {port} of" in log]
         if not taken or time.monotonic() > deadline:
             break
         time.sleep(1)
