@@ -212,9 +212,12 @@ FURTHER: tuple[Plant, ...] = (
 )
 
 FOUND_BY: dict[str, tuple[int, str]] = {
-    "drop_a_sync": (0, "DataLossError: the journal is missing: the metadata record its file journal-..1.log"),
+    "drop_a_sync": (
+        1,
+        "DataLossError: the file 'broker', which says to which broker the directory belongs, is damaged",
+    ),
     "acknowledge_before_the_commit": (0, "P2: was acknowledged where another message is"),
-    "skip_the_check_of_the_torn_tail": (0, "DataLossError: a cursor entry of 19 bytes cannot be decoded"),
+    "skip_the_check_of_the_torn_tail": (37, "StuckError: offsets [40, 43) are damaged, in journal file 20"),
     "advance_the_cursor_over_a_hole": (0, "P5: the cursor has passed 2 unacknowledged messages"),
     "lose_a_wake_up": (3, "StuckError: messages from offset 0 on are about to be delivered"),
     "lose_the_cursor": (0, "P1: it came again after its acknowledgement was durable"),
