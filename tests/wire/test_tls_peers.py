@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import struct
+import time
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -105,14 +106,15 @@ async def test_two_thousand_half_open_handshakes(files: Files) -> None:
     """Others go on, memory stays small, and all of them are gone after 15 s."""
     limits = Limits()
 
-    async def calls(port: int, seconds: float) -> int:
-        count = 0
+    async def calls(port: int, seconds: float) -> float:
+        """Return the calls for each second of CPU time: other processes may take a varying share of the machine."""
+        count, began = 0, time.process_time()
         async with connect_channel("127.0.0.1", port, tls=client_context(files.ca)) as channel:
             with trio.move_on_after(seconds):
                 while True:
                     await channel.unary("/t/add", Number(1), Number)
                     count += 1
-        return count
+        return count / (time.process_time() - began)
 
     async with tls_server(files.server(), METHODS, limits, timeout_s=60) as (server, _, port):
         before = await calls(port, 3.0)
@@ -142,7 +144,7 @@ async def test_two_thousand_half_open_handshakes(files: Files) -> None:
                 nursery.cancel_scope.cancel()
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 64 * 1024
         # The peers of this test run in the same process, and take most of what is missing.
-        assert during > 0.5 * before, f"{during} calls instead of {before}"
+        assert during > 0.6 * before, f"{during:,.0f} calls for a second of CPU time instead of {before:,.0f}"
 
 
 async def add_one(port: int, files: Files) -> int:
