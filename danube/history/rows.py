@@ -35,7 +35,7 @@ class RowsFound(NamedTuple):
     records: list[PartRecord]
     starts: dict[TopicId, Offset]
     objects: dict[ObjectRef, KeyValue | None]
-    """Rows of objects that the parts are in, but for those that were known; None: there is none."""
+    """The rows of the objects that hold the parts, without those that were known before; None: there is no row."""
 
     def missing(self, known: Container[ObjectRef]) -> set[ObjectRef]:
         """Return the objects of the parts that are neither known nor found."""

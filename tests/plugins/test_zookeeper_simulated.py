@@ -156,7 +156,7 @@ class Member:
 
 
 async def hold(store: ZooKeeperStore, history: MetadataHistory, key: str) -> None:
-    """Put a key with a lease that nobody renews."""
+    """Put a key with a lease that is not renewed."""
     start = trio.current_time()
     lease = await store.grant_lease(0.5)
     history.kept(lease, 0.5, start, trio.current_time())

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.virtual
 TOPIC = 7
 ROW = SubscriptionRecord(99, SubscriptionType.SHARED, 0, 1)
 NEXT = 21 << 24
-"""The first epoch of the heir."""
+"""The first epoch of the new owner."""
 
 
 class Backend(MemoryBackend):
@@ -62,7 +62,7 @@ def gap(start: int, end: int, state: GapState = GapState.OPEN) -> GapRecord:
 
 
 class Room:
-    """A storage with manifests, and what a heir asks of them."""
+    """A storage with manifests, and what a new owner asks of them."""
 
     def __init__(self) -> None:
         self.backend = Backend(MemorySpace(), url="memory://box", shared=True)
@@ -101,7 +101,7 @@ class Room:
 
 
 async def test_the_last_owner_before_this_one_counts() -> None:
-    """The heir may have written a snapshot already, and an earlier owner knows less."""
+    """The new owner may have written a snapshot already, and an earlier owner knows less."""
     room = Room()
     await room.tell("b1", 19 << 24 | 3, [part(0, 40)], cursor_of(5))
     await room.tell("b2", 20 << 24 | 1, [part(0, 50)], cursor_of(30))
