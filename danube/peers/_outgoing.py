@@ -37,6 +37,9 @@ Connect = Callable[[str, int], Awaitable[Any]]
 
 _log = logging.getLogger("danube.peers")
 
+_MOST_SAID_FAILURES = 8
+"""Reasons that the log tells for one outage of a link; one whose reasons change all the time must not fill it."""
+
 
 async def connect_tcp(host: str, port: int, timeout_s: float) -> trio.SocketStream:
     """Connect to the first of a host's addresses that answers.
@@ -112,7 +115,8 @@ class OutgoingLink:
         self._last_peer: Peer | None = None
         self._failure: DanubeError | None = None
         """Why the last attempt failed; None while the first attempt, or the first since the link broke, runs."""
-        self._said_failure = False
+        self._said_failures: set[str] = set()
+        """What the log says of this outage: each reason once."""
         self._said_linked = False
         """Whether the log says that it is up."""
         self._changed = trio.Event()
@@ -182,17 +186,21 @@ class OutgoingLink:
         except DanubeError as error:
             failure = error
             self._note_refused_port(error)
-        if not self._said_failure:
-            self._said_failure, self._said_linked = True, False
-            _log.warning(
-                "no link to %s, retrying: %s",
-                self.to,
-                connection_problem(failure, self.to),
-                extra=log_event("peers.no_link", address=self.to),
-            )
+        self._log_failure(connection_problem(failure, self.to))
         self._failure = failure
         self._notify()
         return began + (attempts.next_pause_s(trio.current_time()) if pause_s is None else pause_s)
+
+    def _log_failure(self, problem: str) -> None:
+        """Log a problem that this outage has not had: first nothing listens, say, and then the certificate is wrong."""
+        self._said_linked = False
+        said = self._said_failures
+        if problem in said or len(said) == _MOST_SAID_FAILURES:
+            return
+        said.add(problem)
+        _log.warning(
+            "no link to %s, retrying: %s", self.to, problem, extra=log_event("peers.no_link", address=self.to)
+        )
 
     def _note_refused_port(self, error: DanubeError) -> None:
         peer, attempts = self._last_peer, self._attempts
@@ -227,7 +235,8 @@ class OutgoingLink:
                 self._up = _Up(channel, linked, nursery)
                 self._last_peer = linked.peer
                 self._attempts.linked(trio.current_time())
-                self._failure, self._said_failure = None, False
+                self._failure = None
+                self._said_failures.clear()
                 self._notify()
                 if not self._said_linked:
                     self._said_linked = True

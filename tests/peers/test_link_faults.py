@@ -410,6 +410,27 @@ def test_the_log_tells_of_an_outage_once(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
+def test_the_log_tells_of_each_reason_of_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """As when a broker that cannot be trusted listens a moment later than the first attempt to reach it."""
+
+    async def work(world: World) -> None:
+        _, other = await world.pair()
+        await trio.sleep(2)
+        await other.kill()
+        await trio.sleep(20)
+        await other.restart()
+        other.server.methods.clear()
+        await trio.sleep(20)
+
+    caplog.set_level(logging.INFO, "danube.peers")
+    simulate(work)
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("no link to b2")]
+    assert said == [
+        "no link to b2:6650, retrying: connection refused",
+        "no link to b2:6650, retrying: the broker at b2:6650 takes no links: it was not started with --peers",
+    ]
+
+
 def test_links_that_are_opened_again_for_a_new_hello_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
     """As when a cluster is formed: every broker changes, and all links stay usable."""
 
