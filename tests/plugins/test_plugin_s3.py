@@ -6,12 +6,15 @@ import base64
 import hashlib
 import ssl
 from pathlib import Path
+from random import Random
 
 import google_crc32c
 import pytest
 import trio
 import trustme
+from aiohttp.http_writer import StreamWriter
 from canned_http import Answer, Request, Silence, serve
+from danube_storage_s3._bodies import PIECE_BYTES
 from storage_servers import SeaweedServer
 
 from danube.model.errors import (
@@ -91,6 +94,34 @@ async def test_codes_are_told_apart_and_nothing_is_tried_twice(
             assert SECRET not in message
             assert "KEYID" not in message
             assert status != 503 or str(status) in message or code in message
+
+
+@pytest.mark.parametrize("extra_bytes", [-1, 0, 1, 3 * MIB + 7])
+async def test_a_large_body_is_sent_in_pieces_with_its_length_and_checksums(
+    extra_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a copy of the whole, which the broker's event loop would wait for."""
+    written: list[int] = []
+    write = StreamWriter.write
+
+    async def note(writer: StreamWriter, chunk: bytes, **options: object) -> None:
+        written.append(len(chunk))
+        await write(writer, chunk, **options)
+
+    monkeypatch.setattr(StreamWriter, "write", note)
+    data = bytearray(Random(1).randbytes(PIECE_BYTES + extra_bytes))
+    async with serve(lambda request: Answer(200)) as server, open_backend(url(server.endpoint)) as backend:
+        await backend.put("k", data)
+        (request,) = server.requests
+        assert request.body == data
+        assert request.headers["content-length"] == str(len(data))
+        assert request.headers["x-amz-content-sha256"] == hashlib.sha256(data).hexdigest()
+        assert (
+            base64.b64decode(request.headers["x-amz-checksum-crc32c"]) == google_crc32c.Checksum(bytes(data)).digest()
+        )
+        data.extend(b"more")  # nothing holds on to it
+    assert sum(written) == len(data) - 4
+    assert max(written) <= PIECE_BYTES
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -34,6 +34,7 @@ from danube.model.errors import (
 )
 from danube.storage import ListPage, ObjectInfo, StorageCapabilities, WallClock, is_key
 from danube.storage.fsspec import FsspecBackend, call_asyncio
+from danube_storage_s3._bodies import pieces_of, send_in_pieces
 from danube_storage_s3._errors import kind_of_answer
 from danube_storage_s3._options import Place, S3Config
 
@@ -95,6 +96,8 @@ class S3Backend(FsspecBackend):
             fs, f"{place.bucket}/{place.prefix}", url=url, capabilities=capabilities, concurrency=config.max_concurrency
         )
         self._loop = loop
+        self._client: object = None
+        """The client that sends bodies in pieces."""
         self._place = place
         self._config = config
         self._wall_clock_us = wall_clock_us
@@ -115,6 +118,10 @@ class S3Backend(FsspecBackend):
 
     async def _request(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         client = await self.fs.set_session()
+        if client is not self._client:
+            self._client = client
+            for event in ("PutObject", "UploadPart"):
+                client.meta.events.register(f"before-send.s3.{event}", send_in_pieces)
         method: Callable[..., Coroutine[Any, Any, dict[str, Any]]] = getattr(client, operation)
         return await method(Bucket=self._place.bucket, **parameters)
 
@@ -137,10 +144,8 @@ class S3Backend(FsspecBackend):
         if len(data) > self._config.single_put_bytes:
             await self._put_parts(key, data, condition)
             return
-        body = bytes(data)
-        await self.request(
-            "put_object", Key=self._place.key(key), Body=body, **self._stored, **condition, **self._checksum(body)
-        )
+        checks = await self._checksum(data)
+        await self.request("put_object", Key=self._place.key(key), Body=data, **self._stored, **condition, **checks)
 
     async def _put_parts(self, key: str, data: bytes | bytearray, condition: dict[str, str]) -> None:
         checksum = {"ChecksumAlgorithm": "CRC32C"} if self._config.checksum else {}
@@ -154,7 +159,7 @@ class S3Backend(FsspecBackend):
         async def put_part(number: int) -> dict[str, Any]:
             with memoryview(data) as view:
                 body = bytes(view[(number - 1) * size : number * size])
-            checks = self._checksum(body)
+            checks = await self._checksum(body)
             answer = await self.request("upload_part", **upload, PartNumber=number, Body=body, **checks)
             return {"PartNumber": number, "ETag": answer["ETag"], **checks}
 
@@ -167,10 +172,14 @@ class S3Backend(FsspecBackend):
                 await self.request("abort_multipart_upload", **upload)
             raise
 
-    def _checksum(self, body: bytes) -> dict[str, str]:
+    async def _checksum(self, body: bytes | bytearray) -> dict[str, str]:
         if not self._config.checksum:
             return {}
-        return {"ChecksumCRC32C": base64.b64encode(google_crc32c.value(body).to_bytes(4, "big")).decode()}
+        crc = 0
+        for piece in pieces_of(body):
+            crc = google_crc32c.extend(crc, piece)
+            await trio.lowlevel.checkpoint()
+        return {"ChecksumCRC32C": base64.b64encode(crc.to_bytes(4, "big")).decode()}
 
     async def _get(self, key: str, start: int, end: int | None) -> bytes:
         span = {}
