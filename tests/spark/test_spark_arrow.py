@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
+import msgspec
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,8 +32,8 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
-from pyspark_danube import DefaultSource
-from pyspark_danube._arrow import MAX_BATCH_ROWS, ArrowRows
+from pyspark_danube import DefaultSource, _arrow
+from pyspark_danube._arrow import MAX_BATCH_ROWS, ArrowRows, _ShortPayloads
 from pyspark_danube._columns import COLUMNS, SCHEMA, Columns
 
 from danube.model.batch import (
@@ -165,6 +168,42 @@ def test_rows_are_what_was_published(
     rows = with_numbers(read([batch for batch, _, _ in log], asked, start, end))
     everything = [row for batch, records, ids in log for row in expected(batch, records, start, end, ids)]
     assert rows == [{name: row[name] for name in wanted} for row in everything]
+
+
+HEADER_LIKE = st.lists(st.sampled_from([b"\xc4", b"\x00", b"\x01", b"\x02", b"\x05", b"ab"]), max_size=12).map(b"".join)
+
+
+@settings(deadline=None, max_examples=300)
+@given(payloads=st.lists(HEADER_LIKE | st.binary(max_size=300), min_size=1, max_size=60), data=st.data())
+def test_short_payloads_are_told_from_bytes_that_look_like_their_headers(
+    payloads: list[bytes], data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(payloads)), label="start")
+    with patch.object(_arrow, "_MIN_SHORT", 1):
+        found = read([raw(0, payloads), raw(len(payloads), payloads[::-1])], columns("payload"), start)
+    assert [row["payload"] for row in found] == [*payloads[start:], *payloads[::-1]]
+    body = msgspec.msgpack.encode(payloads)
+    with patch.object(_arrow, "_MIN_SHORT", 1):
+        column = _ShortPayloads().column(body, len(payloads))
+        assert column is None or column.to_pylist() == payloads
+        for cut in (body[:-1], body + b"\xc4", body[: len(body) // 2]):
+            assert _ShortPayloads().column(cut, len(payloads)) is None
+
+
+@pytest.mark.parametrize("most", [107, 255])
+def test_many_short_payloads_become_a_column_without_an_object_for_each(most: int) -> None:
+    random = Random(most)
+    short = _ShortPayloads()
+    for count in (1_000, 20_000, 5_000):
+        payloads = [random.randbytes(random.randint(0, most)) for _ in range(count)]
+        column = short.column(msgspec.msgpack.encode(payloads), count)
+        assert column is not None
+        column.validate(full=True)
+        assert column.to_pylist() == payloads
+    assert not short._reached.any()
+    # A payload that is too long for the short form, so many that it does not pay, and none of them.
+    for others in ([b"x" * 300, *payloads], [b"x" * 200] * 1_000, [b"\xc4" * 100] * 2_000, [b""] * 999):
+        assert short.column(msgspec.msgpack.encode(others), len(others)) is None
 
 
 def test_payloads_of_one_size_are_told_from_ones_that_look_like_it() -> None:

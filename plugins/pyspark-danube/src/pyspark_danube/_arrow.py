@@ -5,7 +5,8 @@ A batch is decoded only as far as the columns require::
     wanted                              done for a batch
     offset, partition, producer, ...    nothing: the header has all values
     payload, no keys, one size          the records array is a matrix; one copy leaves out the msgpack headers
-    payload, no keys                    msgspec makes a list of bytes, Arrow a column of it
+    payload, no keys, short             NumPy finds the headers, Arrow takes what is between them
+    payload, no keys                    msgspec makes a list of bytes, which are joined
     key, attributes, ...                msgspec makes structs of just these fields, columns are made of those
 
 Batches are collected until there is enough for a record batch; columns that are constant in a stored batch (times,
@@ -15,7 +16,6 @@ paths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -47,6 +47,13 @@ MAX_UNPACKED_BYTES: Final = 1 << 30
 """Maximum unpacked size of a valid batch; a larger one is damaged."""
 
 _ARRAY_HEADERS: Final = {0xDC: 3, 0xDD: 5}
+_SHORT_HEADER: Final = 0xC4
+_MIN_SHORT: Final = 1_000
+"""Payloads from which on :class:`_ShortPayloads` pays: it imports ``pyarrow.compute``, which takes 30 ms."""
+_MAX_SHORT_BYTES: Final = 160
+"""Mean size of a payload and its header up to which it pays: it looks at each byte of the body."""
+_SHORT_PASSES: Final = 4
+"""Of random bytes, each pass leaves one in 256 that is not a header."""
 _BINARY_HEADERS: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5}
 _WORDS: Final = {2: 2, 3: 4, 5: 8}
 """Bytes of the number that holds a header."""
@@ -108,6 +115,7 @@ class ArrowRows:
         self._composite_opened = with_producer
         self._composite_decoder = _decoder_of(with_producer)
         self._constants: dict[str, pa.Array] = {}
+        self._short = _ShortPayloads()
         self._clear()
 
     def _clear(self) -> None:
@@ -120,7 +128,7 @@ class ArrowRows:
         self._times: list[int] = []
         self._schemas: list[tuple[int, int]] = []
         self._producers: list[str | list[str]] = []
-        # Of each batch: a matrix of bytes, a list of bytes, or nothing if payloads are not wanted.
+        # Of each batch: a matrix of bytes, a column, a list of bytes, or nothing if payloads are not wanted.
         self._payloads: list[Any] = []
         # Of each batch: a list, or None if none of its records has any.
         self._keys: list[list[bytes | None] | None] = []
@@ -167,6 +175,8 @@ class ArrowRows:
             if self._payload_wanted:
                 body = unpack_body(batch.part, header, MAX_UNPACKED_BYTES)
                 payloads = _matrix(body, header.record_count)
+                if payloads is None:
+                    payloads = self._short.column(body, header.record_count)
                 if payloads is None:
                     payloads = _counted(_PAYLOADS.decode(body), header)
                 payloads = payloads[first:last]
@@ -269,17 +279,14 @@ class ArrowRows:
         return times
 
     def _payload_column(self) -> pa.Array:
-        first = self._payloads[0]
-        if all(isinstance(block, np.ndarray) and block.shape[1] == first.shape[1] for block in self._payloads):
-            return _matrix_column(self._payloads, self.rows)
-        if not any(isinstance(block, np.ndarray) for block in self._payloads):
-            return _binary_column(list(chain.from_iterable(self._payloads)))
-        return pa.concat_arrays(
-            [
-                _matrix_column([block], len(block)) if isinstance(block, np.ndarray) else _binary_column(block)
-                for block in self._payloads
-            ]
-        )
+        blocks = self._payloads
+        first = blocks[0]
+        if all(isinstance(block, np.ndarray) and block.shape[1] == first.shape[1] for block in blocks):
+            return _matrix_column(blocks, self.rows)
+        if all(isinstance(block, list) for block in blocks):
+            return _joined(list(chain.from_iterable(blocks)))
+        columns = list(map(_column_of, blocks))
+        return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
     def _gathered(self, name: str, lists: list[Any], kind: pa.DataType) -> pa.Array:
         """Return the column of a field that most messages lack."""
@@ -402,15 +409,22 @@ def _counted(records: list[Any], header: BatchHeader) -> list[Any]:
     return records
 
 
+def _first_payload(body: bytes | memoryview, count: int) -> int:
+    """Return where the first of so many payloads begins, with its header; 0 if the array has another number of them."""
+    code = body[0]
+    if code & 0xF0 == 0x90:
+        return 1 if code & 0x0F == count else 0
+    begin = _ARRAY_HEADERS.get(code, 0)
+    return begin if int.from_bytes(body[1:begin], "big") == count else 0
+
+
 def _matrix(body: bytes | memoryview, count: int) -> NDArray[np.uint8] | None:
     """Return payloads of equal size as a matrix, without their msgpack headers; None if sizes differ."""
-    code = body[0]
-    begin = 1 if code & 0xF0 == 0x90 else _ARRAY_HEADERS.get(code, 0)
+    begin = _first_payload(body, count)
     if not begin:
         return None
-    found = code & 0x0F if begin == 1 else int.from_bytes(body[1:begin], "big")
     stride, rest = divmod(len(body) - begin, count)
-    if found != count or rest:
+    if rest:
         return None
     head = _BINARY_HEADERS.get(body[begin], 0) if stride else 0
     if not head or head > stride or int.from_bytes(body[begin + 1 : begin + head], "big") != stride - head:
@@ -427,6 +441,64 @@ def _matrix(body: bytes | memoryview, count: int) -> NDArray[np.uint8] | None:
     return matrix[:, head:]
 
 
+class _ShortPayloads:
+    """Finds short payloads of varying sizes in a body, without an object for each.
+
+    Each is behind a header of two bytes: 0xC4 and its size. All bytes 0xC4 may be headers; those to which the end of no
+    other one leads are not, and so on, until as many are left as there are payloads. If each of them then ends where
+    the next one begins, from the first byte to the last, no other reading of the body is possible.
+    """
+
+    def __init__(self) -> None:
+        # For each byte of a body: fresh pages for each body would take most of the time.
+        self._equal = np.zeros(0, np.bool_)
+        self._reached = np.zeros(0, np.bool_)
+        """All False between two uses."""
+
+    def column(self, body: bytes | memoryview, count: int) -> pa.Array | None:
+        """Return the payloads as a column; None if that does not pay, or the body is another one."""
+        begin = _first_payload(body, count)
+        if not begin or count < _MIN_SHORT or not 2 * count <= len(body) - begin <= _MAX_SHORT_BYTES * count:
+            return None
+        data = np.frombuffer(body, np.uint8)
+        if len(self._equal) < len(data):
+            self._equal = np.zeros(len(data) + len(data) // 4, np.bool_)
+        equal = self._equal[: len(data) - begin - 1]
+        heads = np.flatnonzero(np.equal(data[begin:-1], _SHORT_HEADER, out=equal))
+        if not count <= len(heads) <= 2 * count:
+            return None
+        heads += begin
+        ends = heads + 2
+        ends += data[heads + 1]
+        for _ in range(_SHORT_PASSES):
+            if len(heads) == count:
+                break
+            kept = self._followed(begin, heads, ends)
+            heads, ends = np.compress(kept, heads), np.compress(kept, ends)
+        if len(heads) != count or heads[0] != begin or ends[-1] != len(data) or not (heads[1:] == ends[:-1]).all():
+            return None
+        # As a column of headers and payloads in turns, the body is not copied; taking each second one copies once.
+        bounds = np.empty(2 * count + 1, np.int32)
+        bounds[:-1:2] = heads
+        bounds[1::2] = heads + 2
+        bounds[-1] = len(data)
+        both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(body)])
+        return both.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
+
+    def _followed(self, begin: int, heads: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which heads are at the beginning, or where another payload ends."""
+        most = int(ends.max())
+        if len(self._reached) <= most:
+            self._reached = np.zeros(most + most // 4 + 1, np.bool_)
+        reached = self._reached
+        reached[begin] = True
+        reached[ends] = True
+        kept = reached[heads]
+        reached[begin] = False
+        reached[ends] = False
+        return kept
+
+
 def _matrix_column(blocks: list[NDArray[np.uint8]], rows: int) -> pa.Array:
     width = blocks[0].shape[1]
     data = np.concatenate(blocks) if len(blocks) > 1 else np.ascontiguousarray(blocks[0])
@@ -435,19 +507,31 @@ def _matrix_column(blocks: list[NDArray[np.uint8]], rows: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
-def _binary_column(values: Sequence[bytes | None]) -> pa.Array:
-    """Return a column of bytes. Unlike ``pa.array()``, this does not import pandas, which takes half a second."""
-    sizes = np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
-    bounds = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(sizes, out=bounds[1:])
-    if bounds[-1] > _MAX_COLUMN_BYTES:
+def _column_of(block: Any) -> pa.Array:
+    if isinstance(block, np.ndarray):
+        return _matrix_column([block], len(block))
+    return _joined(block) if isinstance(block, list) else block
+
+
+def _binary_column(values: list[Any]) -> pa.Array:
+    """Return a column of bytes and nulls."""
+    if None not in values:
+        return _joined(values)
+    valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    return _joined([value or b"" for value in values], pa.py_buffer(np.packbits(valid, bitorder="little")))
+
+
+def _joined(values: list[bytes], there: pa.Buffer | None = None) -> pa.Array:
+    """Return a column of bytes, and of nulls where the bitmap says so. All work for a row is done in C.
+
+    Unlike ``pa.array()``, this does not import pandas, which takes half a second.
+    """
+    data = b"".join(values)
+    if len(data) > _MAX_COLUMN_BYTES:
         return pa.array(values, pa.binary())  # which says that it is too large
-    data = pa.py_buffer(b"".join([value for value in values if value is not None]))
-    there = None
-    if None in values:
-        valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        there = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), len(values), [there, pa.py_buffer(bounds.astype(np.int32)), data])
+    bounds = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=bounds[1:])
+    return pa.Array.from_buffers(pa.binary(), len(values), [there, pa.py_buffer(bounds), pa.py_buffer(data)])
 
 
 def _repeated(value: bytes, rows: int, kind: pa.DataType) -> pa.Array:
