@@ -33,7 +33,7 @@ async def find_all(client: Client) -> list[dict[str, Any]]:
             {
                 "topic": name,
                 "exists": info is not None,
-                "messages": 0 if info is None else info.end_offset - info.start_offset,
+                "messages": 0 if info is None else info.messages,
                 "stored_bytes": 0 if info is None else info.stored_bytes,
                 "of": sorted(sources.get(name, ())),
             }

@@ -127,7 +127,7 @@ def top_of(before: Sample, after: Sample, sort: str = SORTS[0]) -> Top:
             topic=name,
             in_per_s=rate(topic.end_offset, before.topics.get(name, topic).end_offset),
             out_per_s=out.get(name, 0.0),
-            messages=max(0, topic.end_offset - topic.start_offset),
+            messages=topic.messages,
             stored_bytes=topic.stored_bytes,
             subscriptions=len(topic.subscriptions),
         )

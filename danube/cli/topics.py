@@ -127,8 +127,7 @@ def delete_topic(
 
     def question() -> str:
         info = run_with_client(lambda client: client.admin.describe_topic(topic), url, context)
-        missing = sum(max(0, gap.end - max(gap.start, info.start_offset)) for gap in info.gaps)
-        messages = plural(max(0, info.end_offset - info.start_offset - missing), "message")
+        messages = plural(info.messages, "message")
         names = ", ".join(info.subscriptions[:5]) + (", ..." if len(info.subscriptions) > 5 else "")
         subscriptions = f" and {plural(len(info.subscriptions), 'subscription')} ({names})" if names else ""
         return f"Delete {topic} with {messages} ({human_bytes(info.stored_bytes)}){subscriptions}?"

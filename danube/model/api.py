@@ -591,6 +591,16 @@ class TopicInfo(_Message, kw_only=True):
     """Offsets that were lost with a broker (``danube cluster forget``), of all partitions. What was filled later is not
     among them."""
 
+    @property
+    def messages(self) -> int:
+        """Number of its messages: of the offsets from its start to its end, those that are in no gap.
+
+        Of partitions, gaps below the start count, too: it is not known where each of them starts.
+        """
+        start = 0 if self.partitions else self.start_offset
+        missing = sum(max(0, gap.end - max(gap.start, start)) for gap in self.gaps)
+        return max(0, self.end_offset - self.start_offset - missing)
+
 
 class TopicList(_Message):
     """Answer to ListTopics."""

@@ -198,9 +198,7 @@ class OutgoingLink:
         if problem in said or len(said) == _MOST_SAID_FAILURES:
             return
         said.add(problem)
-        _log.warning(
-            "no link to %s, retrying: %s", self.to, problem, extra=log_event("peers.no_link", address=self.to)
-        )
+        _log.warning("no link to %s, retrying: %s", self.to, problem, extra=log_event("peers.no_link", address=self.to))
 
     def _note_refused_port(self, error: DanubeError) -> None:
         peer, attempts = self._last_peer, self._attempts

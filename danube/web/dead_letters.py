@@ -57,8 +57,8 @@ async def list_dead_letters(call: ApiCall) -> DeadLetterPage:
         for state in states:
             known = handled.get(state.topic, Handled())
             start, end = int(state.start_offset), int(state.end_offset)
-            messages += end - start
-            waiting += known.waiting(start, end)
+            messages += end - start - sum(max(0, min(end, high) - max(start, low)) for low, high in state.gaps)
+            waiting += known.waiting(start, end, state.gaps)
             if not values["handled"]:
                 start = max(start, known.floor)
             more |= end - start > letters.room

@@ -165,11 +165,12 @@ class Handled:
             return False
         return offset < self.floor or any(start <= offset < end for start, end in self._ranges)
 
-    def waiting(self, start: int, end: int) -> int:
-        """Return how many offsets of a log from ``start`` to ``end`` were not handled."""
+    def waiting(self, start: int, end: int, gaps: Iterable[tuple[int, int]] = ()) -> int:
+        """Return how many messages of a log from ``start`` to ``end`` were not handled; gaps have no messages."""
         start = max(start, self.floor)
         done = sum(max(0, min(end, last) - max(start, first)) for first, last in self._ranges)
-        return max(0, end - start - done)
+        missing = sum(self.waiting(max(start, low), min(end, high)) for low, high in gaps)
+        return max(0, end - start - done - missing)
 
 
 class Letters:

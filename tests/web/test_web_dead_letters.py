@@ -223,6 +223,9 @@ def test_what_handled_says() -> None:
     assert handled.waiting(13, 14) == 0
     assert handled.waiting(0, 5) == 0
     assert Handled().waiting(3, 7) == 4
+    # Gaps have no messages: one below the floor, one across a range that was handled, one that the log does not reach.
+    assert handled.waiting(0, 30, [(2, 8), (13, 22), (40, 50)]) == handled.waiting(0, 30) - 6
+    assert Handled().waiting(3, 7, [(0, 4), (6, 9)]) == 2
     assert "x" not in handled
 
 

@@ -159,7 +159,7 @@ async def _list_topics(session: Session, wanted: inputs.TopicsInput) -> dict[str
             "topic": each.topic,
             "partitions": each.partitions,
             "durability": each.durability.value,
-            "messages": each.end_offset - each.start_offset,
+            "messages": each.messages,
             "stored_bytes": each.stored_bytes,
             "subscriptions": each.subscriptions,
         }
