@@ -156,6 +156,8 @@ class RemoteTopic(NamedTuple):
     assignment: Assignment
     revision: int
     """Of the assignment."""
+    partitions: Mapping[BrokerId, int] = {}
+    """How many partitions of the same topic each broker has; empty: it has none."""
 
 
 class Wals(msgspec.Struct, frozen=True, kw_only=True):

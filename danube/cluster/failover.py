@@ -6,6 +6,9 @@ topics stay in it, whichever broker writes it, so all of them get the same succe
     TakeWal      the row of the wal names the successor      if the former owner has no session, for its grace
     FollowWal    each of its topics is assigned to it        as long as the row says so
 
+The successor is the broker that spreads the partitions of these topics best: over racks first, over brokers second. Of
+several it is the one with the fewest topics.
+
 The first step is one transaction, so a wal never has two owners, even if the coordinator dies in between: a former
 owner that comes back before its topics have followed has lost all of them. The second step is the only change of an
 assignment that does not depend on the absence of the former owner. It is conditional on the row of the wal, which no
@@ -24,14 +27,16 @@ never seen a broker with a session has just started, perhaps as the first one af
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from danube.cluster.coordinator import FollowWal, TakeWal, Wals
-from danube.cluster.placement import Candidate
+from danube.cluster.coordinator import FollowWal, RemoteTopic, TakeWal, Wals
+from danube.cluster.placement import Candidate, Racks
 from danube.cluster.records import Assignment, BrokerRecord, BrokerState, Reason, Wal, WalRecord, parse_broker
 from danube.model.ids import BrokerId, OwnerEpoch
+from danube.model.names import split_partition
 
 if TYPE_CHECKING:
     from danube.cluster.absences import Absences
@@ -57,10 +62,12 @@ def decide_failover(
 ) -> Iterator[TakeWal | FollowWal]:
     """Yield what is to be done about wals whose owner has died; the topics of the first wals first."""
     lost: Counter[Wal] = Counter()
+    crowds = _Crowds(candidates.values(), sessions)
     for topic_id, topic in wals.topics.items():
         owner, row = wals.owner(topic.wal), wals.rows.get(topic.wal)
         if owner not in sessions:
             lost[topic.wal] += 1
+            crowds.add(topic)
         elif row is not None and owner != topic.assignment.owner:
             yield FollowWal(
                 topic_id=topic_id,
@@ -78,10 +85,11 @@ def decide_failover(
         owner, row = wals.owner(wal), wals.rows.get(wal)
         if owner not in wals.overdue or wal.storage not in wals.shared.get(owner, ()):
             continue
-        chosen = successor(wal.storage, candidates.values(), given)
+        chosen = successor(wal.storage, candidates.values(), given, crowds.of(wal))
         if chosen is None or chosen not in sessions:
             continue
         given[chosen] += topics
+        crowds.give(wal, chosen)
         changes = row[0].changes + 1 if row is not None else 1
         yield TakeWal(
             wal=wal,
@@ -92,21 +100,68 @@ def decide_failover(
         )
 
 
-def successor(storage: str, candidates: Iterable[Candidate], given: Mapping[BrokerId, int]) -> BrokerId | None:
-    """Choose the broker that gets a wal: the one with the fewest topics of those that share its storage.
+def successor(
+    storage: str,
+    candidates: Iterable[Candidate],
+    given: Mapping[BrokerId, int],
+    crowds: Mapping[BrokerId, tuple[int, int]] = MappingProxyType({}),
+) -> BrokerId | None:
+    """Choose the broker that gets a wal, of those that share its storage.
 
     Args:
         storage: of the wal.
         candidates: the brokers that run.
         given: how many topics some of them have been given in the same round.
+        crowds: of each of them, how many pairs there would be of a partition in the wal and one of the same topic that
+            its rack has, and that it has itself.
 
     Returns:
-        None: no broker can take it.
+        The one with the smallest crowd; of several, the one with the fewest topics. None: no broker can take it.
     """
     able = [each for each in candidates if each.refusal(storage) is None and storage in each.shared]
     if not able:
         return None
-    return min(able, key=lambda each: (each.topics + given.get(each.broker, 0), each.broker)).broker
+    return min(
+        able,
+        key=lambda each: (crowds.get(each.broker, (0, 0)), each.topics + given.get(each.broker, 0), each.broker),
+    ).broker
+
+
+class _Crowds:
+    """Counts what partitioned topics have where, while their wals are given away."""
+
+    def __init__(self, candidates: Iterable[Candidate], sessions: Collection[BrokerId]) -> None:
+        self._running = [each for each in candidates if each.broker in sessions]
+        self._racks = Racks({each.broker: each.rack for each in self._running})
+        self._in_wal: defaultdict[Wal, Counter[str]] = defaultdict(Counter)
+        """How many partitions of each topic a wal has."""
+        self._spread: dict[str, Counter[BrokerId]] = {}
+        """How many of its partitions each broker has that runs."""
+
+    def add(self, topic: RemoteTopic) -> None:
+        """Count a topic or partition of a wal whose owner has died."""
+        split = split_partition(topic.name) if topic.partitions else None
+        if split is None:
+            return
+        self._in_wal[topic.wal][split[0]] += 1
+        if split[0] not in self._spread:
+            running = {each.broker for each in self._running}
+            self._spread[split[0]] = Counter({at: count for at, count in topic.partitions.items() if at in running})
+
+    def of(self, wal: Wal) -> dict[BrokerId, tuple[int, int]]:
+        """Return the crowds for :func:`successor`."""
+        in_racks: Counter[str | BrokerId] = Counter()
+        at_brokers: Counter[BrokerId] = Counter()
+        for name, mine in self._in_wal[wal].items():
+            for broker, count in self._spread[name].items():
+                at_brokers[broker] += mine * count
+                in_racks[self._racks.of(broker)] += mine * count
+        return {each.broker: (in_racks[self._racks.of(each.broker)], at_brokers[each.broker]) for each in self._running}
+
+    def give(self, wal: Wal, broker: BrokerId) -> None:
+        """Note that a broker gets a wal."""
+        for name, mine in self._in_wal[wal].items():
+            self._spread[name][broker] += mine
 
 
 def may_fail_over(storage: str, owner: Collection[str], candidates: Iterable[Candidate]) -> bool:

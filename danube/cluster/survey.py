@@ -286,6 +286,7 @@ class Survey:
     ) -> Iterator[tuple[TopicId, RemoteTopic]]:
         """Yield what belongs to a topic of durability ``remote`` and may need another owner."""
         table = self._membership.assignments
+        spread: Mapping[BrokerId, int] | None = None if record.partitions else {}
         for each, topic_id in members(name, record):
             key = topic_key(topic_id)
             assignment: Assignment | None = table.values.get(key)
@@ -294,7 +295,9 @@ class Survey:
             wal = Wal(record.storage, wal_of(assignment))
             owner = wals.owner(wal)
             if owner not in picture.sessions or owner != assignment.owner:
-                yield topic_id, RemoteTopic(each, revision, wal, assignment, table.revision(key))
+                if spread is None:
+                    spread = self._membership.spread(record.topic_ids)
+                yield topic_id, RemoteTopic(each, revision, wal, assignment, table.revision(key), spread)
 
     async def _give_way(self) -> None:
         self.worked_s += trio.current_time() - self._began

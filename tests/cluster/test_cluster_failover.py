@@ -79,6 +79,52 @@ def test_several_wals_are_spread_the_largest_first() -> None:
     assert [(each.wal, each.record.owner) for each in found if isinstance(each, TakeWal)] == [(large, B2), (small, B3)]
 
 
+def part(number: int, wal: Wal = FIRST, name: str = "/default/p", **spread: int) -> RemoteTopic:
+    """A partition in a wal of b1; how many of its topic each broker has."""
+    partitions = {BrokerId(int(broker[1:])): count for broker, count in spread.items()}
+    return topic(B1, wal)._replace(name=f"{name}-part-{number}", partitions=partitions)
+
+
+def in_racks(**racks: str) -> dict[BrokerId, Candidate]:
+    """Brokers that run, each with its rack; a later one has fewer topics."""
+    named = {BrokerId(int(broker[1:])): rack for broker, rack in racks.items()}
+    plain = candidates(*named, topics={each: 10 - each for each in named})
+    return {each: msgspec.structs.replace(plain[each], rack=rack) for each, rack in named.items()}
+
+
+def heirs(wals: Wals, able: Mapping[BrokerId, Candidate]) -> dict[Wal, BrokerId]:
+    found = decide_failover(wals, dict.fromkeys(able, 20), able)
+    return {each.wal: each.record.owner for each in found if isinstance(each, TakeWal)}
+
+
+def test_partitions_stay_spread_over_racks_first_and_over_brokers_second() -> None:
+    able = in_racks(b2="east", b3="west", b4="west")
+    assert heirs(dead(part(0, b1=1)), able) == {FIRST: B4}  # the one with the fewest topics
+    assert heirs(dead(part(0, b1=1, b3=1)), able) == {FIRST: B2}
+    assert heirs(dead(part(0, b1=1, b2=1)), able) == {FIRST: B4}
+    assert heirs(dead(part(0, b1=1, b2=1, b4=1)), able) == {FIRST: B3}
+    assert heirs(dead(part(0, b1=1, b2=2, b3=1, b4=0)), able) == {FIRST: B4}
+    # Each of three topics has one partition in the wal; two of them have another one in the west.
+    three = dead(
+        *(part(0, name=f"/default/{name}", b1=1, **{at: 1}) for name, at in zip("abc", ("b2", "b3", "b4"), strict=True))
+    )
+    assert heirs(three, able) == {FIRST: B2}
+
+
+def test_a_plain_topic_is_in_no_crowd() -> None:
+    able = in_racks(b2="east", b3="west", b4="west")
+    plain = topic(B1)._replace(name="/default/p-part-7", partitions={})
+    assert heirs(dead(plain), able) == {FIRST: B4}
+
+
+def test_what_a_wal_brings_counts_for_the_next_one_and_what_dead_brokers_have_does_not() -> None:
+    other = Wal("s3", "b1-2")
+    able = in_racks(b2="east", b3="west")
+    wals = dead(part(0, b1=3, b4=9), part(1, b1=3, b4=9), part(2, other, b1=3, b4=9))
+    assert heirs(wals, able) == {FIRST: B3, other: B2}
+    assert heirs(dead(part(2, other, b1=1, b4=9)), able) == {other: B3}
+
+
 @pytest.mark.parametrize(
     "changes", [{"overdue": frozenset()}, {"shared": {B2: {"s3"}}}, {"shared": {B1: {"other"}, B2: {"s3"}}}]
 )

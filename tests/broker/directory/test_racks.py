@@ -41,7 +41,7 @@ def in_racks(world: ClusterWorld, topic: str) -> dict[str, int]:
 async def created(world: ClusterWorld, client: danube.Client, name: str, partitions: int, durability: str) -> None:
     await client.admin.create_topic(name, partitions=partitions, durability=durability)
     await wait_until(lambda: world.machines[-1].broker.directory.catalogue.find(name) is not None)
-    await wait_until(lambda: sum(spread(world, name).values()) == partitions)
+    await wait_until(lambda: sum(spread(world, name).values()) == max(1, partitions))
 
 
 async def test_partitions_are_spread_over_racks_and_stay_so(tmp_path: Path) -> None:
@@ -81,3 +81,21 @@ async def test_a_broker_says_its_rack_at_each_start(tmp_path: Path) -> None:
         first.node.config = structs.replace(first.node.config, rack="z.1")
         await first.start()
         await wait_until(lambda: member(world).racks() == {1: "z.1"})
+
+
+async def test_the_successor_of_a_dead_broker_keeps_remote_partitions_spread(tmp_path: Path) -> None:
+    shared = {"storage": "memory://shared?durable=true&shared=true", "shared_buckets": True}
+    settings = {"balance": {"enabled": False}, "cluster_secret": "file"} | shared
+    async with cluster(tmp_path, 4, patience_s=20_000, racks=("x", "y", "x", "y"), **settings) as world:
+        async with world.machines[0].client() as client:
+            await created(world, client, "/default/p", 2, "remote")
+            assert spread(world, "/default/p") == {1: 2}
+            await client.admin.move_topic("/default/p-part-1", "b2")
+            await wait_until(lambda: spread(world, "/default/p") == {1: 1, 2: 1})
+        # Of the others, b4 has the fewest topics, but a partition is in its rack already.
+        async with world.machines[2].client() as client:
+            for number in range(3):
+                await created(world, client, f"/default/r{number}", 0, "remote")
+        await world.machines[0].kill()
+        await wait_until(lambda: BrokerId(1) not in spread(world, "/default/p"))
+        assert spread(world, "/default/p") == {2: 1, 3: 1}
