@@ -303,7 +303,7 @@ class Following:
         try:
             for topic in burial.ended:
                 await topic.intake.wait_settled()  # a submitted batch keeps its journal file in use once it is written
-            await directory.levels.bucket.serve_withheld(burial.name)
+            await directory.levels.bucket.reconciliation.serve_withheld(burial.name)
             if directory.level(record).recovers_itself:
                 await directory.levels.bucket.bury(burial.name, record.topic_ids)
             mine = [topic_id for topic_id in record.topic_ids if self._membership.owns(topic_id)]

@@ -46,7 +46,6 @@ from danube.broker.topic.topic import Topic
 from danube.cluster.ownership import Elsewhere
 from danube.cluster.records import Reason, Wal, broker_name, parse_topic_id, topic_key, wal_of
 from danube.history import (
-    Bucket,
     RemoteJournal,
     RemoteRecovered,
     RemoteState,
@@ -56,12 +55,9 @@ from danube.history import (
     TopicDeleted,
     TopicStored,
     TopicTaken,
-    brokers_with_commits,
     encode_change,
-    enter,
     highest_epoch,
     read_bucket,
-    survey_topics,
 )
 from danube.history.tenure import owner_epoch
 from danube.log import Entry, EntryType, ProducerTable, Settling, TopicLog
@@ -85,7 +81,6 @@ from danube.model.records import (
     TopicRecord,
     check_topic_ids,
     decode_subscription,
-    decode_topic,
     members,
 )
 from danube.storage import Storage
@@ -95,6 +90,7 @@ if TYPE_CHECKING:
     from danube.broker.delivery.subscription import Subscription
     from danube.broker.durability.adoption import Adoption
     from danube.broker.durability.handover import Handover
+    from danube.broker.durability.reconciliation import Reconciliation
     from danube.broker.topic.recovered import TopicState
     from danube.cluster.records import Assignment
     from danube.log import RecoveredTopic
@@ -187,6 +183,7 @@ class BucketLevel(Level):
         self.left: dict[Wal, set[TopicId]] = {}
         self.kept: dict[TopicId, tuple[str, TopicRecord]] = {}
         self._handover: Handover | None = None
+        self._reconciliation: Reconciliation | None = None
         self._wal_of: dict[int, Wal] = {}
         """The wals of topics that were built."""
         self._assigned = trio.Event()
@@ -232,14 +229,14 @@ class BucketLevel(Level):
 
     async def _claimed(self, name: str) -> None:
         for topic in self.catalogue.withheld(name):
-            await self.serve_withheld(topic)  # the other one may have been deleted while this was opened
+            await self.reconciliation.serve_withheld(topic)  # the other one may have been deleted while this was opened
 
     # --- Recovery ---
 
     async def _recover(self, wal: Wal, is_home: bool) -> RemoteJournal:
         """Claim a wal, recover its topics, and serve them; return its journal, which does not run yet."""
         name, runtime, storage = wal.storage, self.runtime, self._storages[wal.storage]
-        history, cluster = self.history, runtime.config.cluster
+        history, cluster, reconciliation = self.history, runtime.config.cluster, self.reconciliation
         if not self.membership.is_alone:
             await self.membership.check_wal(*wal)
         bucket = await read_bucket(storage, cluster)  # a bucket that cannot be read must not be fenced
@@ -267,8 +264,8 @@ class BucketLevel(Level):
             # The fences are there: what is read from now on is complete.
             if is_home:
                 self.claims.release_manifests(name, history.catalogue.epoch)
-            if self._is_foreign(bucket):
-                await self._enter_history(name, bucket, recovered, restoring)
+            if reconciliation.is_foreign(bucket):
+                await reconciliation.enter_history(name, bucket, recovered, restoring)
             if recovered.state.copies:
                 await self.handover.settle_copies(wal, journal, recovered)
             if not self.membership.is_alone:
@@ -283,7 +280,7 @@ class BucketLevel(Level):
                         f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(wal))}"
                         " for one; restore the objects below wal/ from a copy"
                     )
-                records = await self._agree(wal, recovered, is_foreign=self._is_foreign(bucket))
+                records = await reconciliation.agree(wal, recovered, is_foreign=reconciliation.is_foreign(bucket))
             if not self.membership.is_alone:
                 await self.membership.check_wal(*wal)  # the claim may have come so late that it has fenced a successor
         except BaseException:
@@ -291,7 +288,7 @@ class BucketLevel(Level):
             raise
         self._revive(wal, journal, records, recovered)
         if is_home:
-            await self._take_over(name, bucket)
+            await reconciliation.take_over(name, bucket)
         return journal
 
     async def _wait_followed(self, wal: Wal, recovered: RemoteRecovered) -> None:
@@ -393,6 +390,15 @@ class BucketLevel(Level):
         self._look_for_wals()
 
     @property
+    def reconciliation(self) -> Reconciliation:
+        """Makes the metadata agree with the buckets."""
+        if self._reconciliation is None:
+            from danube.broker.durability.reconciliation import Reconciliation  # only where there are such topics
+
+            self._reconciliation = Reconciliation(self, self._storages)
+        return self._reconciliation
+
+    @property
     def handover(self) -> Handover:
         """Gives topics to other brokers by plan, and takes theirs."""
         if self._handover is None:
@@ -429,219 +435,9 @@ class BucketLevel(Level):
             {"address": address},
         )
 
-    def _is_foreign(self, bucket: Bucket) -> bool:
-        return bool(bucket.epoch) and bucket.incarnation != self.history.catalogue.incarnation
-
-    async def _enter_history(
-        self, name: str, bucket: Bucket, recovered: RemoteRecovered, restoring: AsyncExitStack
-    ) -> None:
-        """Enter the segments of recovered topics from the manifests; the metadata is new and the bucket is not.
-
-        The commits state which topics these are; a manifest may list parts of a topic without its record. Objects that
-        no manifest mentions are left alone: their messages are still in commits, and the broker that wrote them may
-        still delete them.
-        """
-        if bucket.epoch >= self.history.catalogue.epoch:
-            raise OwnerFencedError(
-                f"{self._storages[name].url}: a broker of epoch {bucket.epoch} has taken over this history; this one,"
-                f" of epoch {self.history.catalogue.epoch}, stops"
-            )
-        # Before the topics that need them, as in a restore; a number that means another schema here ends the start.
-        await self._restore_schemas(self._storages[name])
-        await self.catalogue.policy_changes.restore(bucket.namespaces)
-        ids = sorted(number for topic_ids, _ in recovered.state.topics.values() for number in topic_ids)
-        survey = await survey_topics(self._storages[name], self.runtime.config.cluster, bucket, ids)
-        damaged = [what for number in ids for what in survey.damage.get(number, ())]
-        if damaged:
-            raise DataLossError(f"{self._storages[name].url} is damaged: {'; '.join(damaged[:5])}")
-        chains = [survey.chain(number) for number in ids]
-        await restoring.enter_async_context(self.catalogue.assigning.restoring(ids))
-        for number in ids:
-            await self.history.adopt_topic(number)  # an earlier attempt may have entered some of it
-        await enter(self.history.catalogue, name, survey, chains, self.runtime.clock_us())
-
-    async def _take_over(self, name: str, bucket: Bucket) -> None:
-        """Write the first manifest under the epoch of the claim, also if the bucket was this broker's before.
-
-        Another owner that was fenced on its way here may still write its first manifest, under an epoch below the
-        claim's and above all earlier ones. Without a manifest of the claim's epoch, it would count.
-        """
-        others = await self._unrestored(name, bucket) if self._is_foreign(bucket) else []
-        if others:
-            _log.warning(
-                "%s also holds %d topics of a lost broker that are not restored, %s for one; nothing in it is merged"
-                " or deleted until they are: danube topics restore --from %s",
-                self._storages[name].url,
-                len(others),
-                others[0],
-                self._storages[name].url,
-                extra=log_event("storage.foreign_topics", storage=name),
-            )
-            return
-        try:
-            await self.history.take_over(name, bucket)
-        except OwnerFencedError:
-            raise
-        except DanubeError as error:  # its topics are served by now, and need their journal
-            _log.warning(
-                "%s cannot be taken over; retrying later: %s",
-                self._storages[name].url,
-                error,
-                extra=log_event("storage.takeover_delayed", storage=name),
-            )
-
-    async def _unrestored(self, name: str, bucket: Bucket) -> list[str]:
-        """Return the topics of other metadata that a bucket's manifests list, and that are not in these.
-
-        Commits describe the topics of durability remote: one that only a manifest lists was deleted at the very end.
-        That holds only if there are no commits of other brokers, which will be claimed by brokers of their names.
-        """
-        cluster, broker = self.runtime.config.cluster, self.history.catalogue.tenure.broker
-        logs = await brokers_with_commits(self._storages[name], cluster)
-        is_only_log = {wal.partition("-")[0] for wal in logs} <= {broker}
-        return sorted(
-            topic
-            for topic, record in bucket.topics.items()
-            if self.catalogue.find(topic) is None
-            and not (is_only_log and decode_topic(record).durability is Durability.REMOTE)
-        )
-
-    async def _agree(
-        self, wal: Wal, recovered: RemoteRecovered, *, is_foreign: bool
-    ) -> dict[str, tuple[list[TopicId], TopicRecord]]:
-        """Make the metadata agree with the bucket.
-
-        Returns:
-            The topics of the wal that can be served: the ids that are in it, and the record.
-        """
-        name = wal.storage
-        catalogue, url = self.catalogue, self._storages[name].url
-        self.left[wal] = recovered.state.left
-        if not self.membership.is_alone:
-            self.handover.compare(wal, recovered, is_foreign=is_foreign)
-        found: dict[str, tuple[list[TopicId], TopicRecord]] = {}
-        deleted = {topic_id for ids in catalogue.deletions.noted() for topic_id in ids}
-        for topic, (topic_ids, encoded) in recovered.state.topics.items():
-            ids = [
-                topic_id
-                for topic_id in topic_ids
-                if self.membership.wal_of(topic_id) == wal.name
-                # Without an assignment: the metadata are new, or it was deleted after it had moved away from here.
-                or (
-                    self.membership.wal_of(topic_id) is None
-                    and topic_id not in deleted
-                    and (is_foreign or topic_id not in recovered.state.leaving)
-                )
-            ]
-            if ids:
-                found[topic] = ids, msgspec.structs.replace(decode_topic(encoded), storage=name)
-        for topic, (_, record) in list(found.items()):
-            present = catalogue.find(topic)
-            if present is None or present.topic_ids[0] == record.topic_ids[0]:
-                continue
-            if present.durability is Durability.REMOTE and present.storage == name:
-                # Deleted and created again, before the bucket recorded either.
-                await self._take_back(topic, present)
-            else:
-                await self._withhold(topic, record, present)
-                del found[topic]
-        for topic, record in self.records(wal).items():
-            if topic not in found and record.topic_ids == self.ids_in(wal, record):
-                moved = [each for each in record.topic_ids if self.membership.move_of(each)]
-                if moved:
-                    raise DataLossError(
-                        f"{url}: wal {wal.name} lacks topic {topic!r}, which was moved there; restore the objects below"
-                        " wal/ from a copy"
-                    )
-                await self._take_back(topic, record)
-        for topic, (ids, record) in found.items():
-            copy = catalogue.find(topic)
-            if copy is None:
-                await catalogue.creations.restore(topic, record, {}, self._noted(wal))
-                _log.warning(
-                    "topic %r was recovered from %s", topic, url, extra=log_event("topic.recovered", topic=topic)
-                )
-            elif record.topic_ids[0] not in ids:
-                found[topic] = ids, copy  # changes are written to the wal of the first partition
-            elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
-                await catalogue.policy_changes.replace_topic(topic, record)  # a change that was interrupted in between
-        for topic, record in catalogue.withheld(name).items():
-            if topic in found:
-                await catalogue.release(topic, name)  # its name is free now
-            elif topic not in recovered.state.topics and self.membership.is_alone:  # else it may be in another wal
-                for number in record.topic_ids:  # another owner has deleted it
-                    await self.history.drop_topic(number, topic)
-                await catalogue.release(topic, name)
-        return found
-
-    async def _withhold(self, topic: str, record: TopicRecord, present: TopicRecord) -> None:
-        """Keep a topic whose name another one has, without serving it. The other one may have been created meanwhile.
-
-        It happens if the metadata was lost, or is older than the bucket, or the storage was added later.
-        """
-        _log.error(
-            "topic %r of %s is not served, because there is another topic of that name, of durability %r in storage"
-            " %r. Nothing of it is lost: it is served as soon as that one is deleted (danube topics delete %s)",
-            topic,
-            self._storages[record.storage].url,
-            present.durability.value,
-            present.storage,
-            topic,
-            extra=log_event("topic.withheld", topic=topic, storage=record.storage),
-        )
-        if self.catalogue.withheld(record.storage).get(topic) != record:
-            await self.catalogue.withhold(topic, record)
-
-    async def serve_withheld(self, name: str) -> None:
-        """Serve withheld topics of a name, if it is free; with two of them, one stays withheld."""
-        for storage in list(self.claims.journals):  # others may be opened meanwhile
-            record = self.catalogue.withheld(storage).get(name)
-            if record is None or self.catalogue.find(name) is not None or record.topic_ids[0] not in self.by_id:
-                continue
-            try:
-                wal = self._wal_of[record.topic_ids[0]]
-                await self.catalogue.creations.restore(name, record, {}, self._noted(wal))
-            except DanubeError as error:
-                _log.error(
-                    "topic %r of %s cannot be served yet: %s",
-                    name,
-                    self._storages[storage].url,
-                    error,
-                    extra=log_event("topic.not_served", topic=name, storage=storage),
-                )
-                continue
-            _log.warning(
-                "topic %r of %s is served: its name is free",
-                name,
-                self._storages[storage].url,
-                extra=log_event("topic.served", topic=name, storage=storage),
-            )
-            for number in record.topic_ids:
-                self.by_id[number].log.owner_epoch = self.membership.epoch(number)
-                self.registry.adopt(self.by_id[number])
-            await self._release(name, storage)
-
-    async def _release(self, name: str, storage: str) -> None:
-        try:
-            await self.catalogue.release(name, storage)
-        except DanubeError as error:
-            _log.warning(
-                "that topic %r was withheld is forgotten at the next start: %s",
-                name,
-                error,
-                extra=log_event("topic.note_left", topic=name),
-            )
-
-    async def _take_back(self, topic: str, record: TopicRecord) -> None:
-        _log.warning(
-            "topic %r is removed: its creation was not finished, or its deletion had begun",
-            topic,
-            extra=log_event("topic.removed", topic=topic),
-        )
-        await self.catalogue.deletions.delete(topic)
-        await self.catalogue.deletions.buried(record.topic_ids)
-        for number in record.topic_ids:
-            await self.history.drop_topic(number, topic)
+    async def restore_schemas(self, storage: Storage) -> None:
+        """Bring the schemas of a bucket into the registry."""
+        await self._restore_schemas(storage)
 
     def _revive(
         self,
@@ -772,7 +568,7 @@ class BucketLevel(Level):
         """Return the wal of a topic that is served here."""
         return self._wal_of.get(topic_id)
 
-    def _noted(self, wal: Wal) -> str:
+    def noted(self, wal: Wal) -> str:
         """Return how an assignment to this broker names a wal."""
         return "" if wal.name == self.membership.broker else wal.name
 
@@ -863,7 +659,7 @@ class BucketLevel(Level):
         Raises as :meth:`Claims.open`, and StorageUnavailableError: the creation has to wait, and may happen later.
         """
         journal = await self.claims.open(storage)
-        await self.serve_withheld(name)
+        await self.reconciliation.serve_withheld(name)
         if name in self.catalogue.withheld(storage):
             raise AlreadyExistsError(
                 f"topic {name!r} exists already in {self._storages[storage].url}, and is not served: another topic has"
@@ -871,7 +667,7 @@ class BucketLevel(Level):
             )
         wal = self.claims.home(storage)
         record = await self.catalogue.creations.create(
-            name, durability, partitions, storage, policies, revocable=True, wal=self._noted(wal)
+            name, durability, partitions, storage, policies, revocable=True, wal=self.noted(wal)
         )
 
         def bring_to_life() -> None:
@@ -898,7 +694,7 @@ class BucketLevel(Level):
         Raises as :meth:`create`.
         """
         wal, journal = await self._journal_of(record)
-        record = await self.catalogue.creations.enlarge(name, partitions, revocable=True, wal=self._noted(wal))
+        record = await self.catalogue.creations.enlarge(name, partitions, revocable=True, wal=self.noted(wal))
         if self._latest(name, record) is None:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was to get more partitions")
 

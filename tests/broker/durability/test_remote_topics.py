@@ -21,6 +21,7 @@ from danube.broker.durability import bucket as remote
 from danube.broker.durability import claims as claiming
 from danube.broker.durability.bucket import BucketLevel
 from danube.broker.durability.claims import Claims
+from danube.broker.durability.reconciliation import Reconciliation
 from danube.history import SoleTenure, highest_epoch, read_bucket
 from danube.history.manifest import ManifestLog
 from danube.model import api
@@ -755,14 +756,14 @@ async def test_a_change_waits_while_records_are_read_from_the_bucket(
         await publish(client, TOPIC, [b"1"], durability="remote")
         await running.drain()
         reading, goes_on = trio.Event(), trio.Event()
-        agree = BucketLevel._agree
+        agree = Reconciliation.agree
 
         async def agree_late(*arguments: Any, **named: Any) -> Any:
             reading.set()
             await goes_on.wait()
             return await agree(*arguments, **named)
 
-        monkeypatch.setattr(BucketLevel, "_agree", agree_late)
+        monkeypatch.setattr(Reconciliation, "agree", agree_late)
         monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
         await running.start()
         await reading.wait()
