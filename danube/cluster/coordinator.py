@@ -48,6 +48,7 @@ from danube.cluster.records import (
     WalRecord,
     beginner_of,
     broker_name,
+    wal_of,
 )
 from danube.model import Durability
 from danube.model.errors import FailedPreconditionError
@@ -157,7 +158,7 @@ class RemoteTopic(NamedTuple):
     revision: int
     """Of the assignment."""
     partitions: Mapping[BrokerId, int] = {}
-    """How many partitions of the same topic each broker has; empty: it has none."""
+    """How many partitions of the same topic each broker has or is about to get. Empty for a plain topic."""
 
 
 class Wals(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +177,13 @@ class Wals(msgspec.Struct, frozen=True, kw_only=True):
         """Return the owner of a wal."""
         row = self.rows.get(wal)
         return row[0].owner if row is not None else beginner_of(wal.name)
+
+    def heir(self, storage: str, assignment: Assignment | None) -> BrokerId | None:
+        """Return the broker to which a topic is about to follow its wal; None: it has followed, or has no owner."""
+        if assignment is None:
+            return None
+        owner = self.owner(Wal(storage, wal_of(assignment)))
+        return owner if owner != assignment.owner else None
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,8 +112,8 @@ def successor(
         storage: of the wal.
         candidates: the brokers that run.
         given: how many topics some of them have been given in the same round.
-        crowds: of each of them, how many pairs there would be of a partition in the wal and one of the same topic that
-            its rack has, and that it has itself.
+        crowds: for each broker, the number of pairs of a partition in the wal and another one of the same topic that
+            would share its rack, and the number of those that would share the broker.
 
     Returns:
         The one with the smallest crowd; of several, the one with the fewest topics. None: no broker can take it.
@@ -131,12 +131,12 @@ class _Crowds:
     """Counts what partitioned topics have where, while their wals are given away."""
 
     def __init__(self, candidates: Iterable[Candidate], sessions: Collection[BrokerId]) -> None:
-        self._running = [each for each in candidates if each.broker in sessions]
+        self._running = [each for each in candidates if each.broker in sessions and each.state is BrokerState.ACTIVE]
         self._racks = Racks({each.broker: each.rack for each in self._running})
         self._in_wal: defaultdict[Wal, Counter[str]] = defaultdict(Counter)
         """How many partitions of each topic a wal has."""
         self._spread: dict[str, Counter[BrokerId]] = {}
-        """How many of its partitions each broker has that runs."""
+        """How many of its partitions each broker has that runs and is not drained."""
 
     def add(self, topic: RemoteTopic) -> None:
         """Count a topic or partition of a wal whose owner has died."""

@@ -11,6 +11,7 @@ tables anyway: each action is conditional on the revisions of its rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -296,8 +297,18 @@ class Survey:
             owner = wals.owner(wal)
             if owner not in picture.sessions or owner != assignment.owner:
                 if spread is None:
-                    spread = self._membership.spread(record.topic_ids)
+                    spread = self._remote_spread(record, wals)
                 yield topic_id, RemoteTopic(each, revision, wal, assignment, table.revision(key), spread)
+
+    def _remote_spread(self, record: TopicRecord, wals: Wals) -> Counter[BrokerId]:
+        """Return how many partitions each broker has or is about to get, because of a move or as the owner of a wal."""
+        member = self._membership
+        brokers = (
+            wals.heir(record.storage, member.assignments.values.get(topic_key(topic_id)))
+            or member.destination(topic_id)
+            for topic_id in record.topic_ids
+        )
+        return Counter(broker for broker in brokers if broker is not None)
 
     async def _give_way(self) -> None:
         self.worked_s += trio.current_time() - self._began

@@ -591,15 +591,13 @@ class TopicInfo(_Message, kw_only=True):
     """Offsets that were lost with a broker (``danube cluster forget``), of all partitions. What was filled later is not
     among them."""
 
+    missing_messages: int = 0
+    """How many of the offsets from its start to its end are in gaps."""
+
     @property
     def messages(self) -> int:
-        """Number of its messages: of the offsets from its start to its end, those that are in no gap.
-
-        Of partitions, gaps below the start count, too: it is not known where each of them starts.
-        """
-        start = 0 if self.partitions else self.start_offset
-        missing = sum(max(0, gap.end - max(gap.start, start)) for gap in self.gaps)
-        return max(0, self.end_offset - self.start_offset - missing)
+        """Number of its messages: of the offsets from its start to its end, those that are in no gap."""
+        return max(0, self.end_offset - self.start_offset - self.missing_messages)
 
 
 class TopicList(_Message):

@@ -69,18 +69,6 @@ def topic(name, end, subscriptions=("s",)):
     )
 
 
-def gap(start, end):
-    return api.DeclaredGap(topic="/a/b", start=start, end=end, broker="b2", since_us=0)
-
-
-def test_offsets_in_gaps_are_no_messages():
-    found = msgspec.structs.replace(topic("/a/b", 100), start_offset=20, gaps=[gap(5, 30), gap(40, 50), gap(0, 10)])
-    assert found.messages == 80 - 10 - 10
-    parts = msgspec.structs.replace(found, partitions=2, start_offset=0)  # whose offsets are not those of the sums
-    assert parts.messages == 100 - 25 - 10 - 10
-    assert msgspec.structs.replace(parts, end_offset=30).messages == 0
-
-
 def row(name, position, end, **changed):
     fields = {"state": "moving", "sentence": "", "well": True, "backlog_messages": end - position, **changed}
     kind = SubscriptionType.SHARED

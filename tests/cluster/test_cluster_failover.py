@@ -123,6 +123,20 @@ def test_what_a_wal_brings_counts_for_the_next_one_and_what_dead_brokers_have_do
     wals = dead(part(0, b1=3, b4=9), part(1, b1=3, b4=9), part(2, other, b1=3, b4=9))
     assert heirs(wals, able) == {FIRST: B3, other: B2}
     assert heirs(dead(part(2, other, b1=1, b4=9)), able) == {other: B3}
+    # Nor does what a drained broker still has: it goes elsewhere.
+    b5 = BrokerId(5)
+    three = in_racks(b2="east", b3="west", b5="east")
+    three[B2] = msgspec.structs.replace(three[B2], state=BrokerState.DRAINING)
+    assert heirs(dead(part(0, b1=1, b2=2, b3=1)), three) == {FIRST: b5}
+
+
+def test_a_topic_whose_wal_was_given_away_is_about_to_follow_it() -> None:
+    rows = {FIRST: (WalRecord(B3, B1, 1), 9)}
+    wals = dead(rows=rows)
+    assert wals.heir("s3", Assignment(B1, OwnerEpoch(1))) == B3
+    assert wals.heir("s3", Assignment(B3, OwnerEpoch(2), wal="b1")) is None  # it has
+    assert wals.heir("s3", Assignment(B4, OwnerEpoch(1))) is None  # another wal, without a row
+    assert wals.heir("s3", None) is None
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,28 @@ async def test_a_large_body_is_sent_in_pieces_with_its_length_and_checksums(
     assert max(written) <= PIECE_BYTES
 
 
+@pytest.mark.parametrize("size_bytes", [100, PIECE_BYTES, 24 * MIB])
+async def test_a_put_that_is_given_up_lets_go_of_its_buffer(size_bytes: int) -> None:
+    """The sealer's, which it changes and makes longer for the next object."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    data = bytearray(size_bytes)
+
+    async def read_nothing(_stream: trio.SocketStream) -> None:
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery, open_backend(url(f"http://127.0.0.1:{port}")) as backend:
+        nursery.start_soon(trio.serve_listeners, read_nothing, listeners)
+        for give_up_after_s in (0.05, 0.3):
+            with trio.move_on_after(give_up_after_s) as scope:
+                await backend.put("k", data)
+            assert scope.cancelled_caught
+            data.extend(b"more")
+            del data[1:]
+            data.extend(bytes(size_bytes))
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_a_condition_is_lost_or_undecided(scheme: str) -> None:
     answers = {"lost": failing(412, "PreconditionFailed"), "undecided": failing(409, "ConditionalRequestConflict")}

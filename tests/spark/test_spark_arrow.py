@@ -173,8 +173,18 @@ def test_rows_are_what_was_published(
 HEADER_LIKE = st.lists(st.sampled_from([b"\xc4", b"\x00", b"\x01", b"\x02", b"\x05", b"ab"]), max_size=12).map(b"".join)
 
 
+FEW = st.lists(HEADER_LIKE | st.binary(max_size=300), min_size=1, max_size=60)
+MANY = st.builds(
+    lambda few, number, at, odd: [*(few * number)[:at], odd, *(few * number)[at:]],
+    st.lists(HEADER_LIKE | st.binary(max_size=260), min_size=1, max_size=6),
+    st.integers(1, 200),
+    st.integers(0, 200),
+    HEADER_LIKE | st.binary(min_size=250, max_size=260),
+)
+
+
 @settings(deadline=None, max_examples=300)
-@given(payloads=st.lists(HEADER_LIKE | st.binary(max_size=300), min_size=1, max_size=60), data=st.data())
+@given(payloads=FEW | MANY, data=st.data())
 def test_short_payloads_are_told_from_bytes_that_look_like_their_headers(
     payloads: list[bytes], data: st.DataObject
 ) -> None:
@@ -201,6 +211,10 @@ def test_many_short_payloads_become_a_column_without_an_object_for_each(most: in
         column.validate(full=True)
         assert column.to_pylist() == payloads
     assert not short._reached.any()
+    alternating = [random.randbytes(40 if number % 2 else 258) for number in range(1_000)]
+    for others in (alternating, alternating[1:] + alternating[:1]):
+        assert short.column(msgspec.msgpack.encode(others), len(others)) is None
+        assert [row["payload"] for row in read([raw(0, others)], columns("payload"))] == others
     # A payload that is too long for the short form, so many that it does not pay, and none of them.
     for others in ([b"x" * 300, *payloads], [b"x" * 200] * 1_000, [b"\xc4" * 100] * 2_000, [b""] * 999):
         assert short.column(msgspec.msgpack.encode(others), len(others)) is None

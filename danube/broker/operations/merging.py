@@ -44,6 +44,7 @@ def merge_topics(name: str, record: TopicRecord, rows: Sequence[api.TopicInfo]) 
         objects=sum(row.objects for row in rows),
         readers=sum(row.readers for row in rows),
         gaps=[gap for row in rows for gap in row.gaps],
+        missing_messages=sum(row.missing_messages for row in rows),
     )
 
 

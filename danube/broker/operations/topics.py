@@ -180,6 +180,7 @@ class TopicOperations:
             readers=sum(len(topic.readers) for topic in topics),
             schema_subject=first.schema_subject,
             gaps=[shown_gap(topic.name, gap) for topic in topics for gap in topic.gaps],
+            missing_messages=sum(map(_missing, topics)),
         )
 
     def names_with_subject(self, *subjects: str) -> Iterator[str]:
@@ -280,6 +281,11 @@ def reader_of(topic: str, end_offset: Offset, reader: TopicReader) -> ReaderInfo
         credit_bytes=state.credit_bytes,
         delivered_messages=state.delivered_messages,
     )
+
+
+def _missing(topic: Topic) -> int:
+    gaps = [shown_gap(topic.name, gap) for gap in topic.gaps]
+    return sum(max(0, gap.end - max(gap.start, topic.start_offset)) for gap in gaps)
 
 
 def _sealed_offset(topic: Topic) -> Offset:

@@ -325,6 +325,7 @@ async def test_subscriptions_wait_for_a_gap_until_it_is_forgotten(tmp_path: Path
         assert await client.admin.forget_gaps(topic) == []
         info = await client.admin.describe_topic(topic)
         assert [each.open for each in info.gaps] == [False]
+        assert (info.start_offset, info.end_offset, info.messages) == (0, end + 3, 5)
         await heir.kill()
         await heir.start()
         await check(end + 3)
@@ -375,6 +376,7 @@ async def test_the_disk_comes_back(tmp_path: Path, kind: str, own: bool) -> None
             assert [(await reader.receive()).payload for _ in range(2)] == [b"x", b"y"]
         info = await client.admin.describe_topic(topic)
         assert [(each.start, each.end, each.open) for each in info.gaps] == [(5, end, False)]
+        assert info.messages == info.end_offset - (end - 5)
         (state,) = await client.logs.states([topic])
         assert state.gaps == [(5, end)]
         parts = await client.logs.parts(topic)

@@ -10,6 +10,11 @@ export function count(value) {
   return Number.isFinite(Number(value)) ? whole.format(value) : "–";
 }
 
+/** The number of messages of a topic or partition: of its offsets, those that are in no declared gap. */
+export function messagesOf(info) {
+  return Number(info.end_offset) - Number(info.start_offset) - Number(info.missing_messages ?? 0);
+}
+
 /** A count in few characters: 12.3k. */
 export function shortCount(value) {
   const size = Math.abs(value);

@@ -34,7 +34,7 @@ from danube.model.errors import (
 )
 from danube.storage import ListPage, ObjectInfo, StorageCapabilities, WallClock, is_key
 from danube.storage.fsspec import FsspecBackend, call_asyncio
-from danube_storage_s3._bodies import pieces_of, send_in_pieces
+from danube_storage_s3._bodies import PIECE_BYTES, pieces_of, send_in_pieces
 from danube_storage_s3._errors import kind_of_answer
 from danube_storage_s3._options import Place, S3Config
 
@@ -145,7 +145,8 @@ class S3Backend(FsspecBackend):
             await self._put_parts(key, data, condition)
             return
         checks = await self._checksum(data)
-        await self.request("put_object", Key=self._place.key(key), Body=data, **self._stored, **condition, **checks)
+        body = data if len(data) > PIECE_BYTES else bytes(data)  # a small one is not replaced, and may be sent later
+        await self.request("put_object", Key=self._place.key(key), Body=body, **self._stored, **condition, **checks)
 
     async def _put_parts(self, key: str, data: bytes | bytearray, condition: dict[str, str]) -> None:
         checksum = {"ChecksumAlgorithm": "CRC32C"} if self._config.checksum else {}
@@ -157,8 +158,10 @@ class S3Backend(FsspecBackend):
         size = max(self._config.part_bytes, -(-len(data) // _MAX_PARTS))
 
         async def put_part(number: int) -> dict[str, Any]:
-            with memoryview(data) as view:
-                body = bytes(view[(number - 1) * size : number * size])
+            body = bytearray()
+            for piece in pieces_of(data, (number - 1) * size, number * size):
+                body += piece
+                await trio.lowlevel.checkpoint()
             checks = await self._checksum(body)
             answer = await self.request("upload_part", **upload, PartNumber=number, Body=body, **checks)
             return {"PartNumber": number, "ETag": answer["ETag"], **checks}

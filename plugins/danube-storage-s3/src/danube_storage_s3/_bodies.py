@@ -20,11 +20,12 @@ PIECE_BYTES: Final = 256 * 1024
 """Bytes that are copied, checksummed or sent in one step."""
 
 
-def pieces_of(data: bytes | bytearray) -> Iterator[bytes]:
-    """Yield the data, a piece at a time. While a piece is in use, the data may not be resized."""
+def pieces_of(data: bytes | bytearray, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Yield the data in a range, a copy of a piece at a time. Until the last one, the data may not be resized."""
     with memoryview(data) as view:
-        for at in range(0, len(view), PIECE_BYTES):
-            yield bytes(view[at : at + PIECE_BYTES])
+        end = len(view) if end is None else min(end, len(view))
+        for at in range(start, end, PIECE_BYTES):
+            yield bytes(view[at : min(at + PIECE_BYTES, end)])
 
 
 class _Pieces(Payload):

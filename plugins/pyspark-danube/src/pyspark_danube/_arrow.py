@@ -53,7 +53,7 @@ _MIN_SHORT: Final = 1_000
 _MAX_SHORT_BYTES: Final = 160
 """Mean size of a payload and its header up to which it pays: it looks at each byte of the body."""
 _SHORT_PASSES: Final = 4
-"""Of random bytes, each pass leaves one in 256 that is not a header."""
+"""Each pass leaves about one in 256 of the bytes that only look like headers, if they are random."""
 _BINARY_HEADERS: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5}
 _WORDS: Final = {2: 2, 3: 4, 5: 8}
 """Bytes of the number that holds a header."""
@@ -410,12 +410,12 @@ def _counted(records: list[Any], header: BatchHeader) -> list[Any]:
 
 
 def _first_payload(body: bytes | memoryview, count: int) -> int:
-    """Return where the first of so many payloads begins, with its header; 0 if the array has another number of them."""
+    """Return where the first of so many payloads begins, with its header; 0 if there is none, or another number."""
     code = body[0]
     if code & 0xF0 == 0x90:
-        return 1 if code & 0x0F == count else 0
+        return 1 if code & 0x0F == count and len(body) > 1 else 0
     begin = _ARRAY_HEADERS.get(code, 0)
-    return begin if int.from_bytes(body[1:begin], "big") == count else 0
+    return begin if int.from_bytes(body[1:begin], "big") == count and len(body) > begin else 0
 
 
 def _matrix(body: bytes | memoryview, count: int) -> NDArray[np.uint8] | None:
@@ -458,7 +458,9 @@ class _ShortPayloads:
     def column(self, body: bytes | memoryview, count: int) -> pa.Array | None:
         """Return the payloads as a column; None if that does not pay, or the body is another one."""
         begin = _first_payload(body, count)
-        if not begin or count < _MIN_SHORT or not 2 * count <= len(body) - begin <= _MAX_SHORT_BYTES * count:
+        if not begin or body[begin] != _SHORT_HEADER or count < _MIN_SHORT:
+            return None
+        if not 2 * count <= len(body) - begin <= _MAX_SHORT_BYTES * count:
             return None
         data = np.frombuffer(body, np.uint8)
         if len(self._equal) < len(data):
@@ -471,7 +473,7 @@ class _ShortPayloads:
         ends = heads + 2
         ends += data[heads + 1]
         for _ in range(_SHORT_PASSES):
-            if len(heads) == count:
+            if len(heads) <= count:
                 break
             kept = self._followed(begin, heads, ends)
             heads, ends = np.compress(kept, heads), np.compress(kept, ends)

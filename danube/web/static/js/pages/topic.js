@@ -1,7 +1,7 @@
 // One topic: its figures and actions, and tabs for its messages, partitions, subscriptions, producers, history, policies.
 
 import { call, get, rowsOf, topicPath } from "../api.js";
-import { bytes, commandLine, count, duration, plural, shortCount, time } from "../format.js";
+import { bytes, commandLine, count, duration, messagesOf, plural, shortCount, time } from "../format.js";
 import { topicHref, useData } from "../hooks.js";
 import { html, useState } from "../lib.js";
 import { rateOf, refresh, subscriptionId, useFigures } from "../store.js";
@@ -49,11 +49,10 @@ function tabsOf(topic, info) {
 
 function TopicHead({ info, onDialog }) {
   const figures = useFigures();
-  const held = Number(info.end_offset) - Number(info.start_offset);
   const listed = figures.topics?.find((row) => row.topic === info.topic);
   const rate = listed ? rateOf(figures, listed) : 0;
   const note = [
-    plural(held, "message"), bytes(info.stored_bytes), `${shortCount(rate)}/s in`, `durability ${info.durability}`,
+    plural(messagesOf(info), "message"), bytes(info.stored_bytes), `${shortCount(rate)}/s in`, `durability ${info.durability}`,
     info.partitions ? plural(info.partitions, "partition") : "", info.readers ? plural(info.readers, "reader") : "",
   ].filter(Boolean).join(" · ");
   return html`<${PageHead} title=${info.topic} note=${note}>
@@ -70,10 +69,9 @@ function DeleteDialog({ info, onClose }) {
     await refresh();
     location.hash = "#/topics";
   };
-  const held = Number(info.end_offset) - Number(info.start_offset);
   return html`<${Confirm} title=${`Delete ${info.topic}`} verb="Delete" danger typed=${info.topic.split("/").pop()} run=${run} onClose=${onClose}
     cli=${commandLine("danube", "topics", "delete", info.topic)}>
-    <p>This deletes <strong>${plural(held, "message")}</strong> (${bytes(info.stored_bytes)}) and <strong>${plural(info.subscriptions.length, "subscription")}</strong>
+    <p>This deletes <strong>${plural(messagesOf(info), "message")}</strong> (${bytes(info.stored_bytes)}) and <strong>${plural(info.subscriptions.length, "subscription")}</strong>
       for good, and disconnects its clients.</p>
   <//>`;
 }
@@ -96,7 +94,7 @@ function PartitionsTab({ topic }) {
     { id: "start", label: "Start", right: true, value: (row) => Number(row.start_offset), cell: (row) => count(row.start_offset) },
     { id: "sealed", label: "Sealed to", right: true, value: (row) => Number(row.sealed_offset), cell: (row) => count(row.sealed_offset) },
     { id: "end", label: "End", right: true, value: (row) => Number(row.end_offset), cell: (row) => count(row.end_offset) },
-    { id: "messages", label: "Messages", right: true, value: (row) => Number(row.end_offset) - Number(row.start_offset), cell: (row) => count(Number(row.end_offset) - Number(row.start_offset)) },
+    { id: "messages", label: "Messages", right: true, value: messagesOf, cell: (row) => count(messagesOf(row)) },
     { id: "bytes", label: "Stored", right: true, value: (row) => Number(row.stored_bytes ?? 0), cell: (row) => bytes(row.stored_bytes) },
     { id: "parts", label: "Parts", right: true, value: (row) => row.parts ?? 0 },
   ];

@@ -1,7 +1,7 @@
 // All topics: filter, sort, columns, CSV; create one.
 
 import { call } from "../api.js";
-import { bytes, commandLine, count, shortCount, time } from "../format.js";
+import { bytes, commandLine, count, messagesOf, shortCount, time } from "../format.js";
 import { topicHref } from "../hooks.js";
 import { html, useState } from "../lib.js";
 import { rateOf, refresh, useFigures } from "../store.js";
@@ -24,7 +24,7 @@ export function TopicsPage() {
   const columns = [
     { id: "topic", label: "Topic", value: (row) => row.topic, cell: (row) => html`<a href=${topicHref(row.topic)}>${row.topic}</a>${row.silent?.length > 0 && html` <${Badge} kind="warn">owner away<//>`}` },
     { id: "rate", label: "In /s", right: true, value: (row) => Math.round(rateOf(figures, row) * 10) / 10, cell: (row) => shortCount(rateOf(figures, row)) },
-    { id: "messages", label: "Messages", right: true, value: (row) => Number(row.end_offset) - Number(row.start_offset), cell: (row) => count(Number(row.end_offset) - Number(row.start_offset)) },
+    { id: "messages", label: "Messages", right: true, value: messagesOf, cell: (row) => count(messagesOf(row)) },
     { id: "behind", label: "Largest backlog", right: true, value: (row) => behind.get(row.topic) ?? 0, cell: (row) => count(behind.get(row.topic) ?? 0) },
     { id: "stored", label: "Stored", right: true, value: (row) => row.stored_bytes, cell: (row) => bytes(row.stored_bytes) },
     { id: "partitions", label: "Partitions", right: true, value: (row) => row.partitions, cell: (row) => row.partitions || "–" },
