@@ -363,6 +363,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ``max_peer_message_bytes``. A topic stops only when less than this is missing there."""
     move_freeze_s: float = 2.0
     """Time in which a topic that stops for its move has to settle what is on its way; then the move is given up."""
+    move_complete_s: float = 10.0
+    """Time in which the other broker then has to take the last batches and the state, while publishers wait; then the
+    move is given up."""
     move_timeout_s: float = 30.0
     """Time in which another broker has to answer each call of a move, and after which it forgets one that is silent."""
     peer_queue_messages: int = 64

@@ -229,7 +229,10 @@ class _Move:
             if isinstance(action, Freeze):
                 return await self._freeze()
             assert isinstance(action, Complete)
-            return await self._complete()
+            limit_s = self._limits.move_complete_s
+            with trio.move_on_after(limit_s):
+                return await self._complete()
+            return Refused(f"the other broker has not taken the rest of it within move_complete_s = {limit_s:g}")
         except (DanubeError, OSError) as error:
             return Refused(str(error))
 

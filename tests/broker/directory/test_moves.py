@@ -496,3 +496,58 @@ async def publish(client: danube.Client, *payloads: bytes) -> None:
     async with client.producer(NAME) as producer:
         for payload in payloads:
             await producer.send(payload)
+
+
+@pytest.mark.parametrize("step", [Copy, Freeze])
+async def test_a_target_without_room_holds_up_no_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: type
+) -> None:
+    """The journal of the target gets full after it has accepted the move: before, or while the topic is frozen."""
+    limits = {"move_timeout_s": 30.0, "move_complete_s": 1.0}
+    async with cluster(tmp_path, 2, limits=limits, **SETTINGS) as world:
+        source = await created(world, NAME)
+        target = other(world, source)
+        journal = target.broker.runtime.journal
+        admit, has_room, is_full = journal.admit, trio.Event(), trio.Event()
+        waiting = 0
+        do: Do = source_room._Move._do
+
+        async def until_room(size: int) -> None:
+            nonlocal waiting
+            if is_full.is_set():
+                waiting += 1
+                await has_room.wait()
+            await admit(size)
+
+        async with source.client() as client, trio.open_nursery() as nursery, client.producer(NAME) as producer:
+            traffic = Traffic(client)
+            await producer.send_many([b"%d" % number for number in range(100)])
+            await nursery.start(traffic.consume)
+
+            async def filling(move: Any, action: object) -> Event:
+                if isinstance(action, step) and not is_full.is_set():
+                    await producer.send(b"100")  # so that there is something to be sent
+                    is_full.set()
+                return await do(move, action)
+
+            monkeypatch.setattr(journal, "admit", until_room)
+            monkeypatch.setattr(source_room._Move, "_do", filling)
+            await order(source, target)
+            await is_full.wait()
+            await wait_until(lambda: traffic.received[b"100"] > 0)
+            for number in range(101, 200):
+                began = trio.current_time()
+                await producer.send(b"%d" % number)
+                assert trio.current_time() - began < 1.1, "the topic goes on once the move is given up"
+                await trio.sleep(0.5)
+            assert waiting == 1
+            await settled(world)
+            assert serves(source)
+            monkeypatch.undo()
+            has_room.set()
+            await wait_until(lambda: topic_id_of(target) not in target.broker.runtime.journal.topic_ids())
+            await moved(source, target)
+            await producer.send(b"200")
+            await wait_until(lambda: len(traffic.received) == 201)
+            assert sorted(set(traffic.order)) == list(range(201))
+            nursery.cancel_scope.cancel()
