@@ -108,6 +108,8 @@ def describe_topic(
         show_record(found, output)
         return
     found["retention"] = describe_retention(info.retention)
+    if not info.missing_messages:
+        del found["missing_messages"]
     producers = found.pop("producers")
     show_record(found, output)
     if producers:

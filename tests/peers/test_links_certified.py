@@ -52,13 +52,16 @@ def test_a_broker_that_claims_no_number_has_no_certificate_with_one() -> None:
 
 
 class Clock:
-    """A wall clock that goes with Trio's, and begins shortly before a certificate ends."""
+    """A wall clock that goes with Trio's, and begins shortly before a certificate ends: when it is first asked."""
 
     def __init__(self, wall_s: float) -> None:
-        self._ahead_s = wall_s - trio.current_time()
+        self._wall_s = wall_s
+        self._begun_s: float | None = None
 
     def __call__(self) -> float:
-        return trio.current_time() + self._ahead_s
+        if self._begun_s is None:
+            self._begun_s = trio.current_time()
+        return self._wall_s + trio.current_time() - self._begun_s
 
 
 @asynccontextmanager
@@ -117,8 +120,8 @@ async def test_a_link_ends_with_the_certificate_of_either_side(
     caplog.set_level(logging.INFO, "danube.peers")
     with trio.fail_after(PATIENCE_S):
         async with (
-            running(files, 1, 1, 1.0 if watcher == 1 else None) as one,
-            running(files, 2, 2, 1.0 if watcher == 2 else None) as other,
+            running(files, 1, 1, 2.0 if watcher == 1 else None) as one,
+            running(files, 2, 2, 2.0 if watcher == 2 else None) as other,
         ):
             assert await one.call(other.own.address, "echo", b"hi", PATIENCE_S) == b"hi"
             while one.peer(other.own.address) is not None:  # noqa: ASYNC110
