@@ -487,6 +487,17 @@ class Membership:
         assignment = self.assignments.values.get(topic_key(topic_id))
         return assignment.move if assignment is not None else 0
 
+    def session_address(self, broker: BrokerId) -> str:
+        """Return the address of a broker that runs.
+
+        Raises:
+            UnavailableError: its session has ended, perhaps a moment ago.
+        """
+        session = self.sessions.values.get(broker_name(broker))
+        if session is None:
+            raise UnavailableError(f"broker {broker_name(broker)} does not run any more; try again")
+        return session.address
+
     def owns(self, topic_id: TopicId) -> bool:
         """Whether a topic is assigned to this broker."""
         assignment = self.assignments.values.get(topic_key(topic_id))

@@ -147,7 +147,7 @@ class Scales:
         calls = self._calls()
         if calls is None:
             raise UnavailableError("this broker has no links to others")
-        address = self.membership.sessions.values[broker_name(broker)].address
+        address = self.membership.session_address(broker)
         told = decode_answer(await calls.call(address, CHANNEL, encode(AskLoads(most)), ASK_S))
         if not isinstance(told, LoadsTold):
             raise InvalidArgumentError("it gave another answer than was asked for")

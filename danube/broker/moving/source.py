@@ -108,10 +108,13 @@ class Departures:
         self.limits = directory.runtime.limits
         self._wake = trio.Event()
         self._moving: set[TopicId] = set()
+        self._ended: dict[TopicId, int] = {}
+        """The revisions of orders that were carried out or withdrawn, as long as this broker has not heard of that."""
         self._slots = trio.Semaphore(self.limits.max_moves)
         self.membership.on_move.append(self._changed)
 
     def _changed(self, change: RowChange[MoveRecord]) -> None:
+        self._ended.pop(TopicId(int(change.name, 16)), None)
         self._wake.set()
 
     async def run(self) -> None:
@@ -123,9 +126,10 @@ class Departures:
                     topic_id = TopicId(int(key, 16))
                     if topic_id in self._moving or self.membership.assignments.revision(key) != order.assignment:
                         continue  # one of an earlier assignment was carried out, or the coordinator withdraws it
-                    if self.membership.owns(topic_id):
+                    revision = self.membership.moves.revision(key)
+                    if self.membership.owns(topic_id) and self._ended.get(topic_id) != revision:
                         self._moving.add(topic_id)
-                        nursery.start_soon(self._carry_out, topic_id, order, self.membership.moves.revision(key))
+                        nursery.start_soon(self._carry_out, topic_id, order, revision)
                 with trio.move_on_after(_LOOK_S):
                     await self._wake.wait()
 
@@ -134,6 +138,8 @@ class Departures:
             async with self._slots:
                 if self.membership.moves.revision(topic_key(topic_id)) == revision:
                     await _Move(self, topic_id, order, revision).run()
+                if self.membership.moves.revision(topic_key(topic_id)) == revision:
+                    self._ended[topic_id] = revision
         finally:
             self._moving.discard(topic_id)
             self._wake.set()

@@ -380,7 +380,7 @@ class ClusterOperations:
         """
         if broker == self._membership.me:
             return await self.weights.leaving(MOST_STAYING)
-        told = await self._ask(self._membership.sessions.values[broker_name(broker)].address, AskLeaving(MOST_STAYING))
+        told = await self._ask(self._membership.session_address(broker), AskLeaving(MOST_STAYING))
         if not isinstance(told, LeavingTold):
             raise InvalidArgumentError("it gave another answer than was asked for")
         return told

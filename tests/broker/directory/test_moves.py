@@ -551,3 +551,35 @@ async def test_a_target_without_room_holds_up_no_publisher(
             await wait_until(lambda: len(traffic.received) == 201)
             assert sorted(set(traffic.order)) == list(range(201))
             nursery.cancel_scope.cancel()
+
+
+async def test_an_order_that_was_withdrawn_is_not_carried_out_again_while_the_view_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a world (20261129600000011): it was tried again, without a pause, until the watch had told of it."""
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME)
+        target = other(world, source)
+        attempts = 0
+        do: Do = source_room._Move._do
+
+        async def refusing(move: Any, action: object) -> Event:
+            nonlocal attempts
+            if isinstance(action, Reserve):
+                attempts += 1
+                return Refused("a test")
+            return await do(move, action)
+
+        async def nothing(*_arguments: object) -> bool:
+            return True
+
+        monkeypatch.setattr(source_room._Move, "_do", refusing)
+        monkeypatch.setattr(source_room, "withdraw_move", nothing)  # so the order stays in the view
+        await order(source, target)
+        await trio.sleep(5)
+        assert attempts == 1
+        monkeypatch.undo()
+        membership, topic_id = source.broker.directory.membership, topic_id_of(source)
+        await source_room.withdraw_move(world.store, topic_id, membership.moves.revision(topic_key(topic_id)))
+        await settled(world)
+        await moved(source, target)

@@ -20,7 +20,7 @@ from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 import danube.broker.broker
 from danube.broker.directory import recovery
 from danube.broker.directory.directory import Directory
-from danube.cluster.records import ASSIGNMENTS, CREATING
+from danube.cluster.records import ASSIGNMENTS, CREATING, parse_broker
 from danube.compat.codec import PROTO
 from danube.compat.discovery import Discovery
 from danube.compat.proto import danube_api_pb2 as pb
@@ -952,3 +952,16 @@ async def test_a_quota_of_topics_holds_for_many_creations_at_once(tmp_path: Path
             for number, machine in enumerate(world.machines):
                 nursery.start_soon(create, machine, f"/default/large{number}", 400)
         assert results["created"] <= 800
+
+
+async def test_a_broker_whose_session_has_just_ended_is_one_that_does_not_answer(tmp_path: Path) -> None:
+    """Found by a world (20261129600000011): a KeyError ended the coordinator, which asked it for its load."""
+    async with cluster(tmp_path, 2) as world:
+        first, second = world.machines
+        membership = first.broker.directory.membership
+        broker = second.broker.directory.membership.me
+        assert membership.session_address(broker) == "h2:6650"
+        await second.kill()
+        await wait_until(lambda: broker not in map(parse_broker, membership.sessions.values))
+        with pytest.raises(UnavailableError, match="broker b2 does not run any more"):
+            membership.session_address(broker)
