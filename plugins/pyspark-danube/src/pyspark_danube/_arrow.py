@@ -410,7 +410,7 @@ def _counted(records: list[Any], header: BatchHeader) -> list[Any]:
 
 
 def _first_payload(body: bytes | memoryview, count: int) -> int:
-    """Return where the first of so many payloads begins, with its header; 0 if there is none, or another number."""
+    """Return the position of the first payload's header; 0 if the array is empty or has not ``count`` payloads."""
     code = body[0]
     if code & 0xF0 == 0x90:
         return 1 if code & 0x0F == count and len(body) > 1 else 0
@@ -444,9 +444,9 @@ def _matrix(body: bytes | memoryview, count: int) -> NDArray[np.uint8] | None:
 class _ShortPayloads:
     """Finds short payloads of varying sizes in a body, without an object for each.
 
-    Each is behind a header of two bytes: 0xC4 and its size. All bytes 0xC4 may be headers; those to which the end of no
-    other one leads are not, and so on, until as many are left as there are payloads. If each of them then ends where
-    the next one begins, from the first byte to the last, no other reading of the body is possible.
+    A header of two bytes precedes each: 0xC4 and its size. Each byte 0xC4 is a candidate. A candidate at which no other
+    candidate's payload ends is no header and is dropped; this is repeated until as many are left as there are payloads.
+    If each payload then ends where the next header begins, up to the end of the body, no other reading is possible.
     """
 
     def __init__(self) -> None:
@@ -456,7 +456,7 @@ class _ShortPayloads:
         """All False between two uses."""
 
     def column(self, body: bytes | memoryview, count: int) -> pa.Array | None:
-        """Return the payloads as a column; None if that does not pay, or the body is another one."""
+        """Return the payloads as a column; None if that does not pay, or the body has others, too."""
         begin = _first_payload(body, count)
         if not begin or body[begin] != _SHORT_HEADER or count < _MIN_SHORT:
             return None
