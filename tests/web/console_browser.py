@@ -127,6 +127,18 @@ def secured_broker(directory: Path) -> Iterator[tuple[BrokerProcess, str]]:
         yield broker, (secrets / "admin.token").read_text().strip()
 
 
+@contextmanager
+def reloading(page: Page) -> Iterator[None]:
+    """Wait until what is done in the block has loaded the page again, as logging in and out do.
+
+    What was there before shows the same words, so that seeing them is no proof. A page must not be closed in between:
+    Chromium then says that it closes the page and does not, and Playwright waits for ever
+    (github.com/microsoft/playwright/issues/42068).
+    """
+    with page.expect_event("load"):
+        yield
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A browser, which ends with the module: a second Playwright does not start beside a first one."""

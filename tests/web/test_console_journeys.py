@@ -17,6 +17,7 @@ from console_browser import (
     console,
     console_of,
     orders,
+    reloading,
     secure_url,
     secured_broker,
     url_of,
@@ -117,7 +118,8 @@ def test_suspend_a_principal_and_delete_its_key(chromium: Browser, tmp_path: Pat
         page = console.page
         console.open("/security")
         page.get_by_role("dialog").get_by_label("Token").fill(token)
-        page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        with reloading(page):
+            page.get_by_role("dialog").get_by_role("button", name="Log in").click()
         page.wait_for_selector("main table")
         for words in ("grant producer to service:api on namespace:default", "keys create service:api"):
             command = [sys.executable, "-m", "danube", *words.split(), "--url", secure_url(broker)]

@@ -6,10 +6,21 @@ import re
 from pathlib import Path
 
 import pytest
-from console_browser import Console, axe, broker_url, chromium, console, console_of, orders, secured_broker, url_of
+from console_browser import (
+    Console,
+    axe,
+    broker_url,
+    chromium,
+    console,
+    console_of,
+    orders,
+    reloading,
+    secured_broker,
+    url_of,
+)
 from playwright.sync_api import Browser, expect
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 
 __all__ = ["axe", "broker_url", "chromium", "console"]
 
@@ -209,7 +220,8 @@ def test_log_in_with_a_token_that_the_browser_does_not_keep(chromium: Browser, t
         dialog.get_by_role("button", name="Log in").click()
         expect(dialog).to_contain_text("The login was refused")
         dialog.get_by_label("Token").fill(token)
-        dialog.get_by_role("button", name="Log in").click()
+        with reloading(page):
+            dialog.get_by_role("button", name="Log in").click()
         expect(page.locator("main")).to_contain_text("/system/audit-b1")
         expect(page.locator("#side")).to_contain_text("user:admin")
         page.locator("#side").get_by_role("link", name="Security").click()
@@ -233,17 +245,20 @@ def test_log_in_with_a_token_that_the_browser_does_not_keep(chromium: Browser, t
         other = page.context.new_page()
         other.goto(f"{console.url}#/topics")
         expect(other.locator("#side")).to_contain_text("user:admin")
-        other.get_by_role("button", name="Log out").click()
+        with reloading(other):
+            other.get_by_role("button", name="Log out").click()
         expect(other.get_by_role("dialog")).to_contain_text("Log in")
         other.get_by_role("dialog").get_by_label("Token").fill(token)
-        other.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        with reloading(other):
+            other.get_by_role("dialog").get_by_role("button", name="Log in").click()
         expect(other.locator("#side")).to_contain_text("user:admin")
         other.close()
         page.get_by_role("button", name="Publish").click()
         page.get_by_role("textbox", name="Payload").fill("still logged in")
         page.get_by_role("button", name="Publish", exact=True).last.click()
         expect(page.get_by_text("Published at offset 0")).to_be_visible()
-        page.get_by_role("button", name="Log out").click()
+        with reloading(page):
+            page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("dialog")).to_contain_text("Log in")
         assert page.context.cookies() == []
         assert [each for each in console.errors if "401" not in each and "403" not in each] == []

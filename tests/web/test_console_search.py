@@ -8,7 +8,7 @@ import pytest
 from console_browser import Console, axe, broker_url, chromium, console, console_of, orders
 from playwright.sync_api import Browser, expect
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 
 __all__ = ["axe", "broker_url", "chromium", "console"]
 
