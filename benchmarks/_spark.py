@@ -30,11 +30,12 @@ SESSIONS = {
     "tuned": "tuned",
     "plain": "as pyspark_danube.session() makes it",
     "archive": "as pyspark_danube.session() makes it once there is an archive of Spark's classes",
+    "warm": "as pyspark_danube.session(warm_up=True) makes it, without an archive",
     "default": "as Spark makes it",
 }
 """Kinds of sessions: the setting ``session`` of a worker, and what it means. Tuned is what
-``pyspark_danube.session()`` makes with all options that it has, plain what it makes without any. The archive is another
-thing, since a command makes it: all but one kind do without."""
+``pyspark_danube.session()`` makes with all options for faster queries, plain what it makes without any. The archive is
+another thing, since a command makes it: all but one kind do without."""
 
 _PRODUCER = "benchmark"
 _TOPIC = "events"

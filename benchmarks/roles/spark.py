@@ -85,6 +85,7 @@ def _session(work: Work, *, master: str = "local[2]") -> Iterator[SparkSession]:
             fast_checkpoints=kind == "tuned",
             unchecked_arrow=kind == "tuned",
             class_archive=kind == "archive",
+            warm_up=kind == "warm",
             config=config,
         )
     else:

@@ -31,10 +31,11 @@ SCENARIO = Scenario(
     name="p7",
     title=f"The first query of a Spark session that exists: a topic of {COUNT:,} messages of {SIZE} B, local[2]",
     metrics=("first_s", "load_s", "row_s", "again_s", "session_s"),
-    arms=(_arm("plain"), _arm("archive"), _arm("default"), _arm("tuned")),
+    arms=(_arm("plain"), _arm("archive"), _arm("warm"), _arm("default"), _arm("tuned")),
     targets=(
         Target("p7", "first_s", 2.5, at_least=False, arm="plain"),
         Target("p7", "first_s", 2.5, at_least=False, arm="archive"),
+        Target("p7", "first_s", 2.5, at_least=False, arm="warm"),
     ),
     warm_up=False,
     usual=False,

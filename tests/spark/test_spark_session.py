@@ -19,7 +19,7 @@ pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: s
 import pyspark
 import pyspark_danube
 from pyspark.errors import PySparkException
-from pyspark_danube import _java, _session
+from pyspark_danube import _java, _session, _warming
 from pyspark_danube._java import find_java
 from pyspark_danube._python import worker_python
 
@@ -231,6 +231,43 @@ def test_a_source_that_spark_does_not_find_is_a_warning(caplog: pytest.LogCaptur
     assert "does not find the source by itself (planted): register it" in caplog.text
     assert Broken.sparkContext.environment["SPARK_BUFFER_SIZE"] == "1"
     assert set(Broken.sparkContext.environment) == set(_session._RUNNER_VARIABLES)
+
+
+def test_a_session_is_warmed_up_without_a_broker(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    before = len(tracker.getJobIdsForGroup())
+    with caplog.at_level(logging.INFO, "pyspark_danube"):
+        assert pyspark_danube.session() is spark
+        assert len(tracker.getJobIdsForGroup()) == before
+        assert pyspark_danube.session(warm_up=True) is spark
+    assert len(tracker.getJobIdsForGroup()) == before + 1
+    assert "warmed up the session in" in caplog.text
+    rows = _warming.two_messages(spark).orderBy("offset").collect()
+    assert [(row.offset, bytes(row.payload)) for row in rows] == [(0, b"1"), (1, b"1")]
+
+
+def test_a_process_that_was_warmed_up_has_what_real_queries_import() -> None:
+    code = """
+import sys
+from pyspark_danube._warming import WarmUpReader
+reader = WarmUpReader()
+first, _ = reader.partitions()
+list(reader.read(first))
+before = set(sys.modules)
+import danube.client.sync, pyspark_danube._batch, pyspark_danube._reading
+print(sorted(set(sys.modules) - before))
+"""
+    assert run_python(code).strip() == "[]"
+
+
+def test_a_session_that_cannot_be_warmed_up_is_a_session(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        @property
+        def read(self) -> object:
+            raise PySparkException("planted\nat a place in Java")
+
+    _warming.warm_up(Broken())  # type: ignore[arg-type]
+    assert "not warmed up, so its first query takes longer: planted" in caplog.text
 
 
 def test_defaults_of_the_installation_are_the_users(tmp_path: Path) -> None:

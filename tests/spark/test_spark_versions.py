@@ -213,8 +213,9 @@ from pathlib import Path
 import pyspark, pyspark_danube
 
 url, directory, config, place = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
-spark = pyspark_danube.session("versions", master="local[2]", fast_checkpoints=True, config=config)
+spark = pyspark_danube.session("versions", master="local[2]", fast_checkpoints=True, warm_up=True, config=config)
 found = {"version": pyspark.__version__, "java": spark.version}
+found["warmed_up_by"] = len(spark.sparkContext.statusTracker().getJobIdsForGroup())
 
 def batch(topic, **options):
     return spark.read.format("danube").options(servers=url, topic=topic, **options).load()
@@ -286,6 +287,7 @@ def run_scenario(broker: BrokerProcess, client: Client, directory: Path, version
 
     assert found["version"].startswith(f"{version}.")
     assert found["java"] == found["version"]
+    assert found["warmed_up_by"] == 1
     assert found["rows"] == [[number, "a" if number % 2 == 0 else None, str(number)] for number in range(20)]
     assert found["columns"] == SCHEMA.names
     assert found["recent"] is True

@@ -103,6 +103,7 @@ def session(
     fast_checkpoints: bool = False,
     unchecked_arrow: bool = False,
     class_archive: bool = True,
+    warm_up: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return a Spark session (the running one, if there is one) with the settings that a Danube source needs.
@@ -127,6 +128,10 @@ def session(
         class_archive: use the archive of Spark's classes that ``python -m pyspark_danube.class_archive`` has made, if
             there is one for this Java and this Spark: the JVM starts in half the time, and the first query is
             faster, too. An archive is never made here.
+        warm_up: run a small query, without a broker, before returning: the first real one then finds Python processes
+            and Java's classes, and takes as long as any other. For sessions that wait for people or requests; off by
+            default, because a session with one query would take longer altogether. Python workers that are idle for a
+            minute end, and start again in half a second.
         config: further Spark options.
 
     Raises:
@@ -198,6 +203,10 @@ def session(
     late = [setting.name for setting in made if setting.made_by == "too late"]
     if late:
         logger.warning("the session was running already: %s can only be set before it starts", ", ".join(late))
+    if warm_up:
+        from pyspark_danube import _warming
+
+        _warming.warm_up(spark)
     return spark
 
 

@@ -67,7 +67,10 @@ class DefaultSource(DataSource):
         from pyspark_danube._options import read_options
         from pyspark_danube._spark_apis import spark_version
         from pyspark_danube._versions import Needs, require
+        from pyspark_danube._warming import OPTION, WarmUpReader
 
+        if OPTION in self.options:
+            return WarmUpReader()
         options = read_options(self.options)
         if options.pushdown:
             require(spark_version(), Needs.PUSHDOWN, "pushdown=true")

@@ -6,49 +6,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from pyspark_danube._warming import two_messages
 
 __all__ = ["main"]
 
 _WRITE_TIMEOUT_S: Final = 300.0
-
-
-class _Reader(DataSourceReader):
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(number) for number in range(2)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        from pyspark_danube._columns import SCHEMA
-        from pyspark_danube._spark_apis import to_arrow_schema
-
-        row = {"topic": "/default/t", "partition": 0, "offset": partition.value, "publish_time": 0, "payload": b"1"}
-        yield pa.RecordBatch.from_pylist([row | {"schema_id": 0, "schema_version": 0}], to_arrow_schema(SCHEMA))
-
-
-class _Source(DataSource):
-    """Two messages, without a broker."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "danube_training"
-
-    def schema(self) -> StructType:
-        from pyspark_danube._columns import SCHEMA
-
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader()
 
 
 def main(options: str, directory: str) -> None:
@@ -61,10 +26,7 @@ def main(options: str, directory: str) -> None:
         "spark.sql.warehouse.dir": str(Path(directory, "warehouse")),
     }
     spark = pyspark_danube.session("class-archive", master="local[2]", class_archive=False, config=config)
-    from pyspark_danube._training import _Source as Source  # by its real name: workers import it
-
-    spark.dataSource.register(Source)
-    rows = spark.read.format(Source.name()).load()
+    rows = two_messages(spark)
     rows.limit(1).collect()
     rows.toArrow()
     rows.groupBy("partition").count().orderBy("partition").collect()
