@@ -252,7 +252,9 @@ def fate_at_recovery(me: BrokerId, assignment: Assignment | None, copied: Copied
         return Fate.KEEP
     if assignment.owner == me:
         if assignment.move == copied.move:
-            return Fate.SERVE
+            # Behind a declared gap it begins with a state that is not pending. Until that is there, it has not begun:
+            # the cursors that its storage has told are not in the journal yet.
+            return Fate.BURY if copied.pending and assignment.reason is Reason.FORGOTTEN else Fate.SERVE
         if assignment.move == 0 and copied.pending:
             return Fate.BURY  # it got the topic for another reason: a copy of an abandoned move is not the topic
         if assignment.reason is Reason.FORGOTTEN:

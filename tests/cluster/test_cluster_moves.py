@@ -259,6 +259,9 @@ def test_a_topic_that_stores_nothing_is_frozen_and_switched() -> None:
         (assigned(A, 1), Copied(), Fate.SERVE),
         (assigned(A, 3, 9), Copied(9, 3), Fate.SERVE),
         (assigned(A, 3, 9), Copied(9, 3, pending=True), Fate.SERVE),
+        (Assignment(A, OwnerEpoch(3), Reason.FORGOTTEN, 9), Copied(9, 3), Fate.SERVE),
+        (Assignment(A, OwnerEpoch(3), Reason.FORGOTTEN, 9), Copied(9, 3, pending=True), Fate.BURY),  # has not begun
+        (Assignment(A, OwnerEpoch(3), Reason.FORGOTTEN, 9), Copied(8, 2), Fate.BURY),
         (assigned(A, 3, 9), Copied(8, 2), Fate.MISSING),
         (assigned(A, 3, 9), Copied(), Fate.MISSING),
         (assigned(A, 3), Copied(8, 2, pending=True), Fate.BURY),

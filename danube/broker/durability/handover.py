@@ -97,9 +97,16 @@ class Handover:
     # --- At the owner ---
 
     def state_of(self, topic: Topic, move: int) -> bytes:
-        """Return the state of a topic that is frozen, for the target of a move."""
+        """Return the state of a topic that is frozen, for the target of a move.
+
+        Raises:
+            NotFoundError, FailedPreconditionError: it was deleted in the meantime.
+        """
         catalogue = self._level.catalogue
-        record, _ = catalogue.locate(topic.name)
+        record, known = catalogue.locate(topic.name)
+        assignment = self._level.membership.assignments.values.get(topic_key(topic.topic_id))
+        if known != topic.topic_id or assignment is None:
+            raise FailedPreconditionError(f"topic {topic.name!r} was deleted, and created again")
         split = split_partition(topic.name)
         base = split[0] if split and catalogue.find(topic.name) is None else topic.name
         taken = TopicTaken(
@@ -111,7 +118,7 @@ class Handover:
             topic.snapshot(moves=True),
             records_of(topic),
             {found.subscription_id: found.snapshot() for found in topic.subscriptions.values()},
-            self._level.membership.assignments.values[topic_key(topic.topic_id)].epoch + 1,
+            assignment.epoch + 1,
         )
         return encode_change(taken)
 

@@ -25,7 +25,7 @@ from danube.cluster.records import Reason, parse_topic_id, topic_key
 from danube.history.tenure import owner_epoch
 from danube.log import Entry, EntryType, ProducerTable
 from danube.log.format import TAKEOVER_ENTRY
-from danube.model.errors import DanubeError
+from danube.model.errors import DanubeError, UnavailableError
 from danube.model.ids import TopicId
 from danube.model.log_events import log_event
 from danube.model.records import members
@@ -115,6 +115,14 @@ class Inheritance:
             and self._directory.served(topic_id) is None
         )
 
+    def _is_there(self, topic_id: TopicId, name: str) -> bool:
+        """Return whether a topic still exists. While it is being deleted its assignment remains for a while."""
+        try:
+            _, known = self._directory.catalogue.locate(name)
+        except DanubeError:
+            return False
+        return known == topic_id
+
     async def run(self) -> None:
         """Task: serve such topics, until cancelled."""
         pause_s = _RETRY_S
@@ -183,15 +191,16 @@ class Inheritance:
         directory, runtime, limits = self._directory, self._runtime, self._runtime.limits
         await directory.history.adopt_topic(topic_id)
         rows = await directory.catalogue.subscriptions.of_topic(topic_id)
-        if not self._is_mine(topic_id):
+        if not (self._is_mine(topic_id) and self._is_there(topic_id, name)):
             return
         assignment = self._membership.assignments.values[topic_key(topic_id)]
         gaps = directory.catalogue.gaps.of(topic_id)
-        assert gaps, f"topic {name!r} was given to this broker without a declared gap"
+        if not gaps:
+            raise UnavailableError(f"the declared gap of topic {name!r} is not known here yet")
         first: Offset = gaps[-1].end
-        epoch = owner_epoch(self._membership.assignments.values[topic_key(topic_id)].epoch, 0)
+        epoch = owner_epoch(assignment.epoch, 0)
         cursors = await self._told.of_topic(topic_id, record.storage, epoch, rows, gaps)
-        if not self._is_mine(topic_id):
+        if not (self._is_mine(topic_id) and self._is_there(topic_id, name)):
             return
         journal = runtime.journal
         if topic_id in journal.topic_ids():
@@ -205,6 +214,9 @@ class Inheritance:
         snapshot = msgspec.msgpack.encode(state)
         await journal.save({topic_id: snapshot})
         await journal.sync(journal.sequence)
+        if not self._is_there(topic_id, name):
+            await journal.bury([topic_id])  # its burial was possibly before these entries
+            return
         if not self._is_mine(topic_id):
             return
         visitor = RecoveryVisitor({topic_id: name}, {topic_id: rows}, limits)

@@ -77,6 +77,7 @@ _SEAL_FROM_BYTES: Final = 8 * MIB
 """A topic with as much in the journal is sealed before it is copied, if its storage is shared."""
 _SEAL_S: Final = 10.0
 """How long that may take: a slow storage delays no move for longer."""
+_OVERTAKEN: Final = "the topic has got another owner, or was deleted, since the move was ordered"
 _CALL_BATCHES: Final = 256
 """About how many batches are in one call. Both brokers handle them in one turn of their loops, in which nothing else
 gets its turn: 256 take some 3 ms, and 1 MiB of batches of one small message took 30."""
@@ -247,8 +248,8 @@ class _Move:
     async def _reserve(self) -> Event:
         topic, order = self._topic, self._order
         self._membership.check_moves()
-        if self._membership.assignments.revision(self._key) != order.assignment:
-            return Refused("the topic has got another owner since the move was ordered")
+        if self._is_overtaken():
+            return Refused(_OVERTAKEN)
         if topic is None:
             return Refused("it is not served here")
         topic.check_alive()
@@ -262,7 +263,10 @@ class _Move:
                     await history.seal_now([topic])
                 except DanubeError as error:
                     _log.info("topic %r is moved with all that is not sealed: %s", topic.name, error)
+            topic.check_alive()
         self._position = topic.end_offset if is_remote else topic.log.journal_start
+        if self._is_overtaken():  # sealing takes a while
+            return Refused(_OVERTAKEN)
         record = self._membership.assignments.values[self._key]
         await self._call(
             Open(
@@ -275,6 +279,10 @@ class _Move:
             )
         )
         return Done()
+
+    def _is_overtaken(self) -> bool:
+        """Return whether the assignment is not the one that the order is about: changed, or deleted with the topic."""
+        return self._membership.assignments.revision(self._key) != self._order.assignment
 
     def _is_shared(self, topic: Topic) -> bool:
         storage = self._directory.history.storages.get(topic.storage)

@@ -124,10 +124,14 @@ class _Copy:
         if not self._in_flight:
             self._idle.set()
 
-    async def until_idle(self) -> None:
-        """Wait until all entries have settled; raise if one never will."""
+    async def settle(self) -> None:
+        """Wait until all entries have settled, durably or not."""
         while self._in_flight:
             await self._idle.wait()
+
+    async def until_idle(self) -> None:
+        """Wait until all entries have settled; raise if one never will."""
+        await self.settle()
         if self.error is not None:
             raise self.error
 
@@ -146,6 +150,8 @@ class Arrivals:
         self._runtime = directory.runtime
         self._store = directory.catalogue.store
         self._copies: dict[TopicId, _Copy] = {}
+        self._silent: set[_Copy] = set()
+        """Those whose owner was not heard of for long, while it is found out what becomes of them."""
         self._locks = NamedLocks()
         self._membership.on_move.append(self._order_changed)
         self._peers = peers
@@ -358,8 +364,15 @@ class Arrivals:
         while True:
             await trio.sleep(timeout_s / 4)
             for copy in list(self._copies.values()):
-                if trio.current_time() > copy.heard_at + 2 * timeout_s:
-                    await self._judge(copy)
+                if trio.current_time() > copy.heard_at + 2 * timeout_s and copy not in self._silent:
+                    self._silent.add(copy)
+                    self._runtime.start(self._give_up, copy)  # one that has to wait for its storage delays no other
+
+    async def _give_up(self, copy: _Copy) -> None:
+        try:
+            await self._judge(copy)
+        finally:
+            self._silent.discard(copy)
 
     async def _judge(self, copy: _Copy) -> None:
         """Serve a copy, or bury it, as soon as it is certain what has become of its move."""
@@ -404,7 +417,7 @@ class Arrivals:
             self._forget(topic_id)
             return
         if copy is not None:
-            await copy.until_idle()
+            await copy.settle()
         await self._runtime.journal.bury([topic_id])
         self._forget(topic_id)
 

@@ -40,6 +40,8 @@ _log = logging.getLogger("danube.broker")
 
 _PATIENCE_S: Final = 30.0
 """How long topics wait for a storage that does not answer; then their subscriptions begin where they were created."""
+_GIVEN_UP_S: Final = 1.0
+"""The same for topics that come to wait after it was given up, until it answers."""
 _AGAIN_S: Final = 1.0
 """For so long a storage that has failed is not asked again."""
 
@@ -56,8 +58,10 @@ class _Place:
     """One storage."""
 
     def __init__(self) -> None:
-        self.asked_at_s = trio.current_time()
-        """When it was asked first."""
+        self.asked_at_s = 0.0
+        """When the question that is not answered yet was asked first."""
+        self.patience_s = _PATIENCE_S
+        """How long an answer to it is waited for."""
         self.failure: StorageError | None = None
         self.failed_at_s = 0.0
         self.read_for: Collection[TopicId] = ()
@@ -141,33 +145,40 @@ class ToldCursors:
         now_s, wanted = trio.current_time(), frozenset(self._waiting)
         if place.failure is not None and now_s < place.failed_at_s + _AGAIN_S:
             raise place.failure
-        place.told = {}
-        storage = self._directory.history.storages.get(name)
+        if place.failure is None:
+            place.asked_at_s = now_s
+        give_up_at_s = place.asked_at_s + place.patience_s
+        told: dict[TopicId, list[_Told]] = {}
+        storage, is_given_up = self._directory.history.storages.get(name), False
         if storage is not None and storage.capabilities.shared:
             try:
-                with trio.move_on_at(place.asked_at_s + _PATIENCE_S) as scope:
+                with trio.move_on_at(give_up_at_s) as scope:
                     streams = await read_streams(storage, self._directory.runtime.config.cluster)
                     for bucket in streams:
                         epochs = bucket.topic_epochs()
                         for topic_id in wanted & bucket.subscriptions.keys():
                             parts = bucket.parts.get(topic_id, {}).values()
                             start = bucket.starts.get(topic_id, FIRST_OFFSET)
-                            told = _Told(
+                            one = _Told(
                                 epochs.get(topic_id, NO_OWNER_EPOCH),
                                 max([start, *(part.end_offset for _, part in parts)]),
                                 bucket.subscriptions[topic_id],
                             )
-                            place.told.setdefault(topic_id, []).append(told)
+                            told.setdefault(topic_id, []).append(one)
+                    place.told = told
                 if scope.cancelled_caught:
-                    self._lost(name, f"the storage has not answered for {_PATIENCE_S:g} s")
+                    is_given_up = True
+                    self._lost(name, f"the storage has not answered for {place.patience_s:g} s")
             except StorageError as error:
-                if trio.current_time() < place.asked_at_s + _PATIENCE_S:
+                if trio.current_time() < give_up_at_s:
                     place.failure, place.failed_at_s = error, trio.current_time()
                     raise
+                is_given_up = True
                 self._lost(name, str(error))
             except DanubeError as error:
                 self._lost(name, str(error))
-        place.failure, place.read_for = None, wanted
+        place.failure, place.read_for = None, wanted  # of those that were read before, the answer is still there
+        place.patience_s = _GIVEN_UP_S if is_given_up else _PATIENCE_S
 
     def _lost(self, storage: str, why: str) -> None:
         _log.warning(

@@ -28,6 +28,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from danube.model.ids import TopicId
 from danube.model.limits import MIB
 from danube.testing.disk import SimulatedDisk
 
@@ -140,6 +141,113 @@ async def test_the_new_owner_goes_on_after_a_restart(tmp_path: Path) -> None:
         await target.start()
         await wait_until(lambda: served_by(world, first) is target)
         assert await publish(client, first, b"e") == [ends[first] + 3]
+
+
+async def test_an_heir_that_dies_before_it_has_noted_the_cursors_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry that begins the topic is in its journal, and the cursors that the storage has told are not."""
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        await publish(client, topic, b"a", b"b")
+        assert await Taker(client, topic, type="exclusive").take(2) == [b"a", b"b"]
+        await client.admin.seal_topic(topic)
+        name = await lose(world, victim)
+        others = [each for each in world.machines if each is not victim]
+        topic_id = others[0].broker.directory.catalogue.locate(topic)[1]
+        saving: list[Machine] = []
+        for machine in others:
+
+            async def hang(states: Any, machine: Machine = machine) -> None:
+                assert list(states) == [topic_id]
+                saving.append(machine)
+                await trio.sleep_forever()
+
+            monkeypatch.setattr(machine.broker.runtime.journal, "save", hang)
+        await forget(client, name)
+        await wait_until(lambda: bool(saving))
+        await saving[0].kill()
+        await saving[0].start()
+        await wait_until(lambda: served_by(world, topic) is saving[0])
+        (served,) = [each for each in saving[0].broker.directory.topics() if each.name == topic]
+        assert served.subscriptions["s"].cursor.floor == 2
+        monkeypatch.undo()
+
+
+async def test_a_topic_is_deleted_while_its_heir_begins_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was served for good, although it did not exist any more."""
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        await publish(client, topic, b"a")
+        name = await lose(world, victim)
+        others = [each for each in world.machines if each is not victim]
+        topic_id = others[0].broker.directory.catalogue.locate(topic)[1]
+        saving, deleted = trio.Event(), trio.Event()
+        for machine in others:
+            journal, save = machine.broker.runtime.journal, machine.broker.runtime.journal.save
+
+            async def slow(states: Any, save: Any = save) -> None:
+                if topic_id in states:
+                    saving.set()
+                    await deleted.wait()
+                await save(states)
+
+            monkeypatch.setattr(journal, "save", slow)
+        await forget(client, name)
+        await saving.wait()
+        await client.admin.delete_topic(topic)
+        deleted.set()
+        for machine in others:
+            directory = machine.broker.directory
+            await wait_until(lambda directory=directory: topic_id not in directory.expected)  # type: ignore[misc]
+            assert directory.served(topic_id) is None
+            journal = machine.broker.runtime.journal
+            await wait_until(lambda journal=journal: topic_id not in journal.topic_ids())  # type: ignore[misc]
+        with pytest.raises(NotFoundError):
+            await client.admin.describe_topic(topic)
+
+
+async def test_a_topic_is_deleted_before_its_heir_begins_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its declared gap goes before its assignment: the heir found no gap, and ended."""
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topic = await topic_of(client, world, victim)
+        await publish(client, topic, b"a")
+        name = await lose(world, victim)
+        others = [each for each in world.machines if each is not victim]
+        topic_id = others[0].broker.directory.catalogue.locate(topic)[1]
+        asking, dropped = trio.Event(), trio.Event()
+        for machine in others:
+            catalogue = machine.broker.directory.catalogue
+            of_topic, drop = catalogue.subscriptions.of_topic, catalogue.gaps.drop
+
+            async def slow(asked: TopicId, of_topic: Any = of_topic) -> Any:
+                rows = await of_topic(asked)
+                if asked == topic_id and not asking.is_set():
+                    asking.set()
+                    await dropped.wait()
+                return rows
+
+            async def drop_and_pause(topics: Any, drop: Any = drop) -> None:
+                await drop(topics)
+                if topic_id in topics:
+                    dropped.set()
+                    await trio.sleep(1.0)  # until the assignments are deleted, too
+
+            monkeypatch.setattr(catalogue.subscriptions, "of_topic", slow)
+            monkeypatch.setattr(catalogue.gaps, "drop", drop_and_pause)
+        await forget(client, name)
+        await asking.wait()
+        await client.admin.delete_topic(topic)
+        await dropped.wait()
+        for machine in others:
+            directory = machine.broker.directory
+            await wait_until(lambda directory=directory: topic_id not in directory.expected)  # type: ignore[misc]
+            assert directory.served(topic_id) is None
+            assert topic_id not in machine.broker.runtime.journal.topic_ids()
+        await client.admin.create_topic("/default/next")  # both go on
 
 
 async def test_who_cannot_be_forgotten(tmp_path: Path) -> None:

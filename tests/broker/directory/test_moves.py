@@ -19,7 +19,9 @@ from danube.broker.moving import source as source_room
 from danube.cluster.moves import Complete, Copy, Done, Doubt, Event, Freeze, Refused, Reserve, Switch
 from danube.cluster.ordering import order_move
 from danube.cluster.records import Assignment, topic_key
+from danube.log import Entry, EntryType
 from danube.model import Durability
+from danube.model.errors import MessageTooLargeError
 from danube.model.ids import TopicId
 from danube.model.limits import MIB
 
@@ -330,6 +332,109 @@ async def test_a_topic_is_deleted_in_the_middle_of_its_move(tmp_path: Path, monk
                 await wait_until(lambda: topic_id not in machine.broker.runtime.journal.topic_ids())  # noqa: B023
                 await wait_until(lambda: not machine.broker.directory.membership.moves.values)  # noqa: B023
                 await wait_until(lambda: not machine.broker.directory.expected)  # noqa: B023
+
+
+async def test_a_topic_is_deleted_while_it_is_sealed_before_its_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner looked for the assignment afterwards, and ended because there was none."""
+    monkeypatch.setattr(source_room, "_SEAL_FROM_BYTES", 1)
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        history = source.broker.directory.history
+        seal_now, sealing = history.seal_now, trio.Event()
+        topic_id = topic_id_of(source)
+        assignments = source.broker.directory.membership.assignments.values
+
+        async def slow(topics: Any) -> None:
+            sealing.set()
+            await wait_until(lambda: topic_key(topic_id) not in assignments)
+            await seal_now([])
+
+        async with source.client() as client:
+            async with client.producer(NAME) as producer:
+                await producer.send(b"0")
+            monkeypatch.setattr(history, "seal_now", slow)
+            await order(source, target)
+            await sealing.wait()
+            await client.admin.delete_topic(NAME)
+            await wait_until(lambda: not source.broker.directory.membership.moves.values)
+            assert not any(map(serves, world.machines))
+            await client.admin.create_topic("/default/next")  # the broker goes on
+
+
+async def test_a_copy_that_does_not_fit_into_the_journal_is_given_up_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was never buried: the failure of its entry was raised whenever it was tried."""
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        journal = target.broker.runtime.journal
+        submit, refused = journal.submit, trio.Event()
+
+        def refusing(entry: Entry) -> None:
+            if entry.type == EntryType.BATCH:
+                refused.set()
+                raise MessageTooLargeError("the files of this journal are too small")
+            submit(entry)
+
+        async with source.client() as client, client.producer(NAME, name="p") as producer:
+            await producer.send(b"0")
+            monkeypatch.setattr(journal, "submit", refusing)
+            await order(source, target)
+            await refused.wait()
+            await settled(world)
+            assert serves(source)
+            await wait_until(lambda: topic_id_of(target) not in journal.topic_ids())
+            monkeypatch.undo()
+            await moved(source, target)
+            await producer.send(b"1")
+
+
+async def test_a_copy_that_waits_for_its_storage_delays_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two owners fall silent; what becomes of the first one's copy cannot be found out for long."""
+    async with cluster(tmp_path, 2, limits={"move_timeout_s": 2.0}, **SETTINGS) as world:
+        source = await created(world, NAME, durability=Durability.DISK)
+        target = other(world, source)
+        names, tried = [NAME], 0
+        async with source.client() as client:
+            while len(names) < 3:
+                name, tried = f"/default/other-{tried}", tried + 1
+                await client.admin.create_topic(name, durability="disk")
+                await wait_until(lambda: serves(source, name) or serves(target, name))  # noqa: B023
+                if serves(source, name):
+                    names.append(name)
+            ids = {topic_id_of(source, name) for name in names}
+            do: Do = source_room._Move._do
+            silent: list[object] = []
+
+            async def falling_silent(move: Any, action: object) -> Event:
+                if isinstance(action, Copy):
+                    silent.append(move)
+                    await trio.sleep_forever()
+                return await do(move, action)
+
+            monkeypatch.setattr(source_room._Move, "_do", falling_silent)
+            for name in names:
+                await order(source, target, name)
+            await wait_until(lambda: len(silent) == len(names))
+            journal = target.broker.runtime.journal
+            bury, blocked = journal.bury, trio.Event()
+
+            async def slow(topics: Any) -> None:
+                if not blocked.is_set() and not ids.isdisjoint(topics):
+                    blocked.set()
+                    await trio.sleep_forever()
+                await bury(topics)
+
+            monkeypatch.setattr(journal, "bury", slow)
+            began = trio.current_time()
+            await wait_until(lambda: len(ids & journal.topic_ids()) == 1)
+            assert trio.current_time() - began < 10
 
 
 async def test_a_seek_and_a_new_subscription_wait_for_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

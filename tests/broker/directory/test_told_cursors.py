@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -74,10 +74,17 @@ class Room:
         self.told = ToldCursors(directory, self.waiting.keys())
 
     async def tell(
-        self, broker: str, epoch: int, parts: Iterable[SegmentPart], cursor: bytes | None, record: bytes | None = None
+        self,
+        broker: str,
+        epoch: int,
+        parts: Iterable[SegmentPart],
+        cursor: bytes | None,
+        record: bytes | None = None,
+        *,
+        topics: Sequence[int] = (TOPIC,),
     ) -> None:
         row = record if record is not None else msgspec.msgpack.encode(ROW)
-        subscriptions = {TOPIC: {"s": (row, cursor)}} if cursor is not None else {}
+        subscriptions = {topic: {"s": (row, cursor)} for topic in topics} if cursor is not None else {}
         records = [PartRecord("box", f"{broker}-{number}", each) for number, each in enumerate(parts)]
         log = ManifestLog(
             self.storage,
@@ -92,9 +99,9 @@ class Room:
         log.note()
         await log.flush()
 
-    async def ask(self, *gaps: GapRecord, storage: str = "box") -> list[Cursor]:
+    async def ask(self, *gaps: GapRecord, storage: str = "box", topic: int = TOPIC) -> list[Cursor]:
         found = []
-        for snapshot in await self.told.of_topic(TOPIC, storage, NEXT, {"s": ROW}, gaps):
+        for snapshot in await self.told.of_topic(topic, storage, NEXT, {"s": ROW}, gaps):
             found.append(Cursor(0))
             found[-1].apply(decode_entry(snapshot))
         return found
@@ -176,3 +183,59 @@ async def test_a_storage_that_does_not_answer_is_given_up(trouble: str, caplog: 
     room.waiting[8] = None
     setattr(room.backend, trouble, False)
     assert await room.ask(gap(50, 1 << 40)) == []
+
+
+OTHER = 9
+
+
+async def test_a_storage_that_answered_long_ago_is_waited_for_as_long_again() -> None:
+    """Topics of another lost broker come to wait while earlier ones are still being served."""
+    room = Room()
+    await room.tell("b2", 20 << 24, [part(0, 50)], cursor_of(30), topics=[TOPIC, OTHER])
+    assert [each.floor for each in await room.ask(gap(50, 1 << 40))] == [30]
+    await trio.sleep(31)
+    room.waiting[OTHER] = None
+    room.backend.refuses = True
+    with pytest.raises(StorageUnavailableError):
+        await room.ask(gap(50, 1 << 40), topic=OTHER)
+    assert [each.floor for each in await room.ask(gap(50, 1 << 40))] == [30], "it was read before"
+    await trio.sleep(29)
+    room.backend.refuses = False
+    assert len(await room.ask(gap(50, 1 << 40), topic=OTHER)) == 1
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "hangs"])
+async def test_what_was_read_before_stays_when_a_storage_is_given_up(trouble: str) -> None:
+    room = Room()
+    await room.tell("b2", 20 << 24, [part(0, 50)], cursor_of(30), topics=[TOPIC, OTHER])
+    assert [each.floor for each in await room.ask(gap(50, 1 << 40))] == [30]
+    setattr(room.backend, trouble, True)
+    began, given_up = trio.current_time(), []
+    for topic in (OTHER, OTHER + 1, OTHER + 2):
+        room.waiting[topic] = None
+        while True:
+            try:
+                assert await room.ask(gap(50, 1 << 40), topic=topic) == []
+                break
+            except StorageUnavailableError:
+                await trio.sleep(0.25)
+        given_up.append(trio.current_time() - began)
+    assert [each.floor for each in await room.ask(gap(50, 1 << 40))] == [30]
+    assert 29 < given_up[0] < 32
+    assert given_up[2] < 35, "once it was given up, later topics do not wait as long again"
+    setattr(room.backend, trouble, False)
+    for topic in (OTHER + 3, OTHER + 4):
+        room.waiting[topic] = None
+        assert await room.ask(gap(50, 1 << 40), topic=topic) == []
+        assert [each.floor for each in await room.ask(gap(50, 1 << 40))] == [30], "it answers, and is believed again"
+    setattr(room.backend, trouble, True)
+    room.waiting[OTHER + 5] = None
+    began = trio.current_time()
+    with trio.move_on_after(25) as scope:
+        while True:
+            try:
+                await room.ask(gap(50, 1 << 40), topic=OTHER + 5)
+                break
+            except StorageUnavailableError:
+                await trio.sleep(0.25)
+    assert scope.cancelled_caught, "and waited for as long as before"
