@@ -19,6 +19,8 @@ __all__ = ["activate", "balance", "drain", "forget", "move", "move_topic"]
 
 POLL_S = 1.0
 """How often ``--wait`` asks how far a broker is."""
+PROBLEM_S = 10.0
+"""How long a drain may have a problem, such as a broker that does not answer, until it is not waited for any more."""
 
 _MOVE_COLUMNS = ["topic", "from", "to", "reason", "problem"]
 _LOAD_COLUMNS = ["broker", "load", "after", "topics", "in/s", "out/s", "cpu", "disk"]
@@ -190,12 +192,19 @@ async def _wait(client: Client, found: BrokerDrain) -> BrokerDrain:
     import trio
 
     said = ""
+    stuck_since: float | None = None
     while True:
         line = _left(found)
         if line != said:
             print(line, file=sys.stderr)
             said = line
-        if found.state != "draining" or (found.topics <= found.staying and not found.moving) or found.problem:
+        if found.state != "draining" or (found.topics <= found.staying and not found.moving):
+            return found
+        if not found.problem:
+            stuck_since = None
+        elif stuck_since is None:
+            stuck_since = trio.current_time()
+        elif trio.current_time() >= stuck_since + PROBLEM_S:
             return found
         await trio.sleep(POLL_S)
         found = await client.admin.drain_broker(found.name, dry_run=True)

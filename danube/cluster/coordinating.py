@@ -16,9 +16,9 @@ assignments.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import trio
@@ -64,6 +64,8 @@ from danube.model.names import split_partition
 from danube.model.records import TopicRecord, decode_topic
 from danube.peers import Peers
 
+A = TypeVar("A")
+
 if TYPE_CHECKING:
     from danube.cluster.placement import Candidate
     from danube.cluster.weighing import Weighing
@@ -82,7 +84,10 @@ _DELETED: Final = "/deleted/"
 _WORK_SHARE: Final = 0.05
 """Share of the time of this process that looking may take."""
 _GROUP: Final = 50
-"""Most topics that one transaction assigns: each has two conditions of its own, and a transaction has 128 at most."""
+"""Most topics that one transaction assigns."""
+_MOST_CONDITIONS: Final = 120
+"""Most conditions of such a transaction: each topic has two of its own, and others with some. The metadata allow 128,
+and one is that this broker still coordinates."""
 _AT_ONCE: Final = 4
 """Transactions that assign the topics of a wal at the same time."""
 _CREATING: Final = msgspec.msgpack.Decoder(CreatingRecord)
@@ -93,6 +98,50 @@ _encode = msgspec.msgpack.encode
 def _is_below(prefix: str, item: KeyValue) -> bool:
     """Whether a key is that of a row by the name of a topic; the tables log others."""
     return is_topic_name(item.key.removeprefix(prefix))
+
+
+def _record_key(topic: str) -> str:
+    split = split_partition(topic)
+    return _TOPICS + (split[0] if split else topic)
+
+
+def _assign_conditions(action: AssignTopic) -> list[Condition]:
+    found = [
+        Condition(ASSIGNMENTS + topic_key(action.topic_id), action.revision),
+        Condition(_record_key(action.topic), action.record_revision),
+        Condition(SESSIONS + broker_name(action.assignment.owner), action.session),
+    ]
+    if action.former is not None:
+        found.append(Condition(SESSIONS + broker_name(action.former), 0))
+    return found
+
+
+def _follow_conditions(action: FollowWal) -> list[Condition]:
+    return [
+        Condition(ASSIGNMENTS + topic_key(action.topic_id), action.revision),
+        Condition(_record_key(action.topic), action.record_revision),
+        Condition(WALS + wal_key(*action.wal), action.wal_revision),
+    ]
+
+
+def grouped(actions: Iterable[A], conditions: Callable[[A], Iterable[Condition]]) -> Iterator[list[A]]:
+    """Yield groups of actions, in their order; the conditions of each group fit into one transaction.
+
+    Args:
+        actions: the actions.
+        conditions: returns those of one.
+    """
+    group: list[A] = []
+    keys: set[str] = set()
+    for action in actions:
+        more = {each.key for each in conditions(action)}
+        if group and (len(group) == _GROUP or len(keys | more) > _MOST_CONDITIONS):
+            yield group
+            group, keys = [], set()
+        group.append(action)
+        keys |= more
+    if group:
+        yield group
 
 
 async def _delete_nothing(storage: str, object_: str) -> None:
@@ -278,8 +327,8 @@ class Coordinating:
 
     async def _act(self, actions: Sequence[Action]) -> None:
         assigned = [action for action in actions if isinstance(action, AssignTopic)]
-        for begin in range(0, len(assigned), _GROUP):
-            await self._assign(assigned[begin : begin + _GROUP])
+        for group in grouped(assigned, _assign_conditions):
+            await self._assign(group)
         await self._fail_over(actions)
         for action in actions:
             if isinstance(action, GiveUpCreation):
@@ -309,18 +358,9 @@ class Coordinating:
         conditions: dict[str, Condition] = {}
         operations: list[Put | Delete] = []
         for action in actions:
-            split = split_partition(action.topic)
-            key = ASSIGNMENTS + topic_key(action.topic_id)
-            needed = [
-                Condition(key, action.revision),
-                Condition(_TOPICS + (split[0] if split else action.topic), action.record_revision),
-                Condition(SESSIONS + broker_name(action.assignment.owner), action.session),
-            ]
-            if action.former is not None:
-                needed.append(Condition(SESSIONS + broker_name(action.former), 0))
-            for condition in needed:
+            for condition in _assign_conditions(action):
                 assert conditions.setdefault(condition.key, condition) == condition
-            operations.append(Put(key, _encode(action.assignment)))
+            operations.append(Put(ASSIGNMENTS + topic_key(action.topic_id), _encode(action.assignment)))
         try:
             await self._change(list(conditions.values()), operations)
         except MetadataConflictError:
@@ -344,7 +384,7 @@ class Coordinating:
             if isinstance(action, TakeWal):
                 await self._take_wal(action)
         following = [action for action in actions if isinstance(action, FollowWal)]
-        groups = iter([following[begin : begin + _GROUP] for begin in range(0, len(following), _GROUP)])
+        groups = grouped(following, _follow_conditions)
         failures: list[DanubeError] = []
 
         async def follow() -> None:
@@ -387,15 +427,8 @@ class Coordinating:
         conditions: dict[str, Condition] = {}
         operations: list[Put | Delete] = []
         for action in actions:
-            split = split_partition(action.topic)
-            key = ASSIGNMENTS + topic_key(action.topic_id)
-            for condition in (
-                Condition(key, action.revision),
-                Condition(_TOPICS + (split[0] if split else action.topic), action.record_revision),
-                Condition(WALS + wal_key(*action.wal), action.wal_revision),
-            ):
-                conditions[condition.key] = condition
-            operations.append(Put(key, _encode(action.assignment)))
+            conditions.update({each.key: each for each in _follow_conditions(action)})
+            operations.append(Put(ASSIGNMENTS + topic_key(action.topic_id), _encode(action.assignment)))
         try:
             await self._change(list(conditions.values()), operations)
         except MetadataConflictError:

@@ -445,7 +445,9 @@ def _drain(picture: Picture) -> Iterator[OrderMove]:
 
 
 def _balance(picture: Picture) -> Iterator[OrderMove]:
-    in_flight = _in_flight(picture, MoveReason.BALANCE).total()
+    # Orders of a broker that does not run wait for it, and keep no other broker from getting even.
+    orders = _in_flight(picture, MoveReason.BALANCE)
+    in_flight = sum(count for owner, count in orders.items() if owner in picture.sessions)
     for move in picture.plan:
         if in_flight >= MOST_BALANCE_MOVES:
             return

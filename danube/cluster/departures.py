@@ -107,6 +107,7 @@ class Departures:
                 count = self._attempts[topic.topic_id].number + 1 if topic.topic_id in self._attempts else 1
                 pause_s = min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(count - 1, 10))
                 self._attempts[topic.topic_id] = _Attempt(now + pause_s, count)
+                self._due_s = min(self._due_s, now + pause_s)  # if the order is not written, no table changes
             else:
                 self._queue.append(topic)
 

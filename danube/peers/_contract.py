@@ -113,7 +113,8 @@ class Peers(Protocol):
     def send(self, to: str, channel: str, payload: bytes) -> bool:
         """Queue a message, and return at once: False if it was dropped, because the link is down or its queue full.
 
-        Opens the link if there is none (see :meth:`link`); that message is dropped.
+        Opens the link if there is none (see :meth:`link`); that message is dropped. It is dropped as well if there are
+        links to ``max_peers`` other brokers.
 
         Raises:
             MessageTooLargeError: the payload is larger than ``max_peer_message_bytes``.

@@ -15,6 +15,7 @@ At the end of the block all links are closed, in both directions, and no task or
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
@@ -26,6 +27,7 @@ import trio
 
 from danube.model.errors import ClosedError, LimitExceededError
 from danube.model.limits import Limits
+from danube.model.log_events import log_event
 from danube.peers._contract import CallHandler, Lost, MessageHandler, MessageSink, Peer
 from danube.peers._incoming import Handlers, IncomingLinks
 from danube.peers._outgoing import Connect, OutgoingLink, connect_tcp
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     import ssl
 
 __all__ = ["Connect", "WirePeers", "open_peers"]
+
+_log = logging.getLogger("danube.peers")
 
 CLOSING_TIMEOUT_S = 1.0
 """Time limit for handlers that shield themselves from the end of the links."""
@@ -55,6 +59,8 @@ class WirePeers:
         self._incoming = IncomingLinks(shared, self._handlers)
         self._listeners: list[Callable[[Lost], None]] = []
         self._closed = False
+        self._is_full = False
+        """Whether the log says that there are as many links as there may be."""
 
     def service(self) -> Service:
         """Return the methods for the server of the broker's port."""
@@ -106,7 +112,18 @@ class WirePeers:
     def send(self, to: str, channel: str, payload: bytes) -> bool:
         """See :meth:`danube.peers.Peers.send`."""
         check_size(payload, channel, self._shared.limits)
-        return not self._closed and self._link(to).send(channel, payload)
+        if self._closed:
+            return False
+        try:
+            link = self._link(to)
+        except LimitExceededError as error:
+            if not self._is_full:
+                self._is_full = True
+                _log.error(
+                    "messages to the broker at %s are dropped: %s", to, error, extra=log_event("peers.links_full")
+                )
+            return False
+        return link.send(channel, payload)
 
     async def call(self, to: str, channel: str, payload: bytes, timeout_s: float) -> bytes:
         """See :meth:`danube.peers.Peers.call`."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 from cluster.cluster_views import status, told, whole
+from trio.testing import MockClock
 from typer.testing import CliRunner
 
 from danube.cli import _moving as moving_module
@@ -64,6 +67,33 @@ def test_what_stays_is_named_and_ends_the_command_with_1(answered: Any) -> None:
     assert printed("cluster", "drain", "b2", "--wait") == "b2 is draining and owns no topics\n"
     answered(drained(3, problem="b2 does not run: what it has is on its disk"))
     assert "! b2 does not run" in printed("cluster", "drain", "b2")
+
+
+async def test_a_drain_is_waited_for_although_a_broker_does_not_answer_once(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent = drained(problem="b2 does not answer: no answer within 1.5 s")
+
+    async def waited(*answers: BrokerDrain) -> BrokerDrain:
+        left = list(answers)
+
+        async def drain_broker(name: str, *, dry_run: bool) -> BrokerDrain:
+            assert (name, dry_run) == ("b2", True)
+            return left.pop(0)
+
+        client: Any = SimpleNamespace(admin=SimpleNamespace(drain_broker=drain_broker))
+        return await moving_module._wait(client, left.pop(0))
+
+    over = drained(0)
+    assert await waited(drained(), silent, drained(moving=1), *[silent] * 9, drained(), silent, over) is over
+    began = trio.current_time()
+    assert (await waited(*[silent] * 100)).problem == silent.problem
+    assert trio.current_time() - began == 10
+    assert capsys.readouterr().err.splitlines()[:3] == [
+        "b2: 3 topics left",
+        "b2: 3 topics left, 1 moving",
+        "b2: 3 topics left",
+    ]
 
 
 def move(number: int, **parts: Any) -> MoveRow:

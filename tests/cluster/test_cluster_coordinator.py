@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from danube.cluster.balance import Move
+from danube.cluster.coordinating import _assign_conditions, grouped
 from danube.cluster.coordinator import (
     GARBAGE_AGE_S,
     AssignedTopic,
@@ -31,6 +32,7 @@ from danube.cluster.placement import Candidate
 from danube.cluster.records import Assignment, BrokerState, CreatingRecord, MoveReason, MoveRecord, Reason
 from danube.model import Durability
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
+from danube.model.limits import Limits
 
 B1, B2, B3 = BrokerId(1), BrokerId(2), BrokerId(3)
 T1, T2 = TopicId(1), TopicId(2)
@@ -389,3 +391,36 @@ def test_four_topics_move_at_a_time_for_balance() -> None:
     assert decide(picture(plan=plan, sessions={B1: 101}), 0.0) == []
     drained = {B1: Candidate(broker=B1), B2: Candidate(broker=B2, state=BrokerState.DRAINING)}
     assert decide(picture(plan=plan, candidates=drained), 0.0) == []
+
+
+def test_orders_of_a_broker_that_does_not_run_keep_no_other_from_getting_even() -> None:
+    b3 = BrokerId(3)
+    under_way = {
+        TopicId(number): ordered(reason=MoveReason.BALANCE, assignment=assigned(b3)) for number in range(11, 15)
+    }
+    plan = (Move(T1, "/default/t", B1, B2, ""),)
+    found = decide(picture(plan=plan, moves=under_way), 0.0)
+    assert [each.topic_id for each in found if isinstance(each, OrderMove)] == [T1]
+
+
+def test_what_is_assigned_at_once_fits_into_a_transaction() -> None:
+    """With 27 brokers that get topics of a dead one, 50 topics had 129 conditions, and none was assigned."""
+    actions = [
+        AssignTopic(
+            topic_id=TopicId(number),
+            topic=f"/default/t{number}",
+            assignment=Assignment(BrokerId(2 + number % 40), OwnerEpoch(2)),
+            revision=5,
+            record_revision=6,
+            session=200 + number % 40,
+            former=BrokerId(100 + number % 3),
+        )
+        for number in range(200)
+    ]
+    groups = list(grouped(actions, _assign_conditions))
+    assert [each for group in groups for each in group] == actions
+    sizes = [len({condition.key for each in group for condition in _assign_conditions(each)}) for group in groups]
+    assert max(sizes) < Limits().metadata_max_transaction_changes
+    assert min(sizes[:-1]) > 100, "no more transactions than are needed"
+    assert list(grouped([], _assign_conditions)) == []
+    assert [len(group) for group in grouped(actions, lambda _: ())] == [50] * 4

@@ -384,7 +384,7 @@ def test_a_message_larger_than_the_window_arrives() -> None:
     simulate(work, stream_window_bytes=100_000)
 
 
-def test_the_numbers_of_links_and_channels_are_limited_by_name() -> None:
+def test_the_numbers_of_links_and_channels_are_limited_by_name(caplog: pytest.LogCaptureFixture) -> None:
     async def work(world: World) -> None:
         one, other = await world.pair()
         third = await world.node(3)
@@ -398,6 +398,9 @@ def test_the_numbers_of_links_and_channels_are_limited_by_name() -> None:
         one.peers.link(third.address)
         with pytest.raises(LimitExceededError, match="links to 2 brokers, which is max_peers"):
             one.peers.link("b5:6650")
+        for _ in range(2):  # consensus sends without asking whether there is room for a link: it must not end
+            assert one.peers.send("b5:6650", "raft", b"") is False
+        assert [record.levelname for record in caplog.records if "b5:6650 are dropped" in record.message] == ["ERROR"]
         one.peers.unlink(third.address)
         one.peers.link("b5:6650")
         assert one.send(other, b"", "raft")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +32,7 @@ from pyspark_danube._positions import (
     spans,
     weigh,
 )
+from pyspark_danube._stream import StreamReader
 
 ORDERS = LogKey("/default/orders", 0)
 MORE = LogKey("/default/orders", 1)
@@ -204,3 +208,25 @@ def test_a_busy_log_does_not_starve_a_quiet_one_of_bytes() -> None:
     logs = {ORDERS: Log(0, 10_000_000), MORE: Log(0, 3)}
     after = admit(begin, logs, max_bytes=100_000, runs=lambda key, start, end: [(start, end, 1_000.0)])
     assert after == {ORDERS: Position(99, 1), MORE: Position(1, 1)}
+
+
+class State(msgspec.Struct):
+    topic_id: int
+    end_offset: int
+    start_offset: int = 0
+    gaps: Sequence[tuple[int, int]] = ()
+
+
+def test_a_log_that_appears_while_an_available_now_query_begins_is_no_loss() -> None:
+    """Spark asks where the query ends before it asks where it begins, and a topic may be created in between."""
+    known, new = LogKey("/default/t", 0), LogKey("/default/new", 0)
+    states: Any = {key: State(topic_id=number, end_offset=9) for number, key in ((1, known), (2, new))}
+    reader: Any = SimpleNamespace(_target={known: Position(5, 1)})
+    start = {known: Position(0, 1), new: Position(3, 2)}
+    visible = StreamReader._visible(reader, states, start)
+    assert {key: state.end_offset for key, state in visible.items()} == {known: 5, new: 3}
+    found = resume(start, visible)
+    assert found.losses == []
+    assert found.positions[new] == Position(3, 2)
+    assert StreamReader._visible(reader, states, {known: Position(0, 1)}).keys() == {known}
+    assert StreamReader._visible(reader, states, {new: Position(3, 7)}).keys() == {known}, "it was created again"

@@ -297,8 +297,11 @@ class ClusterOperations:
         if broker == view.me:
             told = self._tell_topics(names)
         else:
+            session = view.sessions.get(broker_name(broker))
             try:
-                answer = await self._ask(view.sessions[broker_name(broker)].address, AskTopics(names))
+                if session is None:
+                    raise UnavailableError(f"broker {broker_name(broker)} has just ended")
+                answer = await self._ask(session.address, AskTopics(names))
             except DanubeError as error:
                 for place in places:
                     place.detail = str(error)

@@ -17,6 +17,7 @@ import trio
 from danube.broker.security.caller import caller_name
 from danube.cluster.balance import Rules, load_of, plan_and_loads
 from danube.cluster.ordering import order_move
+from danube.cluster.placement import Placement
 from danube.cluster.records import (
     BROKERS,
     BrokerRecord,
@@ -29,7 +30,7 @@ from danube.cluster.records import (
 from danube.cluster.weighing import MOST_TOPICS, Weighed
 from danube.metadata import Condition, Put
 from danube.metadata.table import decode_record
-from danube.model import validate_topic
+from danube.model import Durability, validate_topic
 from danube.model.cluster_api import (
     MOST_PLANNED,
     ActivateBroker,
@@ -186,9 +187,28 @@ class MoveOperations:
         found.staying = min(told.hindered, found.topics)
         found.named = [StayingTopic(each.topic, each.why) for each in told.named]
         found.failed = [StayingTopic(each.topic, each.why) for each in told.failed]
-        if record is not None and record.state is BrokerState.DRAINING and not self._others(broker):
+        if record is None or record.state is not BrokerState.DRAINING:
+            return found
+        if not self._others(broker):
             found.problem = "no other broker is active and running, so its topics can go nowhere"
+        elif not found.moving and found.topics > found.staying:
+            found.problem = self._unplaceable(broker)
         return found
+
+    def _unplaceable(self, broker: BrokerId) -> str:
+        """Say why no broker can take some of the topics of one; empty: there is one for each."""
+        member = self._membership
+        storages: dict[str | None, str] = {}
+        for name, record in self._directory.catalogue.topics():
+            if any(member.owner(topic_id) == broker for topic_id in record.topic_ids):
+                storages.setdefault(None if record.durability is Durability.NONE else record.storage, name)
+        placement = Placement(member.candidates(), member.racks())
+        for storage, name in storages.items():
+            try:
+                placement.place(storage)
+            except FailedPreconditionError as error:
+                return f"topic {name} stays: {error}"
+        return ""
 
     # --- Move ---
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from broker.broker_harness import wait_until
@@ -18,10 +19,14 @@ from danube.broker import broker as broker_module
 from danube.broker.directory.recovery import Unsettled
 from danube.broker.moving.source import Departures
 from danube.cluster.asking import LeavingTold
-from danube.cluster.departures import LONGEST_PAUSE_S
+from danube.cluster.departures import LONGEST_PAUSE_S, PAUSE_S
+from danube.cluster.departures import Departures as DepartingTopics
 from danube.cluster.membership import Membership
+from danube.cluster.placement import Candidate
 from danube.cluster.records import MoveReason, MoveRecord
 from danube.metadata import RowChange
+from danube.model import Durability
+from danube.model.cluster_api import TopicPlace
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from danube.model.ids import BrokerId, TopicId
 from danube.model.records import members
@@ -205,6 +210,58 @@ async def test_topics_of_durability_remote_leave_a_drained_broker(tmp_path: Path
         for number in range(6):
             async with client.producer(f"/default/t{number}") as producer:
                 await producer.send(b"x")
+
+
+async def test_a_drain_whose_topics_no_broker_can_take_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was waited for without a word."""
+    async with three(tmp_path, balance={"enabled": False}) as (world, _, client):
+        await create(client, 3)
+        for machine in world.machines:
+            membership = machine.broker.directory.membership
+            candidates = membership.candidates
+
+            def without(candidates: Any = candidates) -> list[Candidate]:
+                return [msgspec.structs.replace(each, storages=frozenset()) for each in candidates()]
+
+            monkeypatch.setattr(membership, "candidates", without)
+        found = await client.admin.drain_broker("b2", dry_run=True)
+        assert (found.topics, found.problem) == (1, "")
+        progress = world.machines[0].broker.operations.moves
+        assert "no broker can take" in progress._unplaceable(B2)
+        monkeypatch.undo()
+        assert progress._unplaceable(B2) == ""
+
+
+async def test_a_broker_that_ends_before_it_is_asked_what_keeps_its_topics(tmp_path: Path) -> None:
+    """The coordinator ended with a KeyError: the sessions change while it begins to ask."""
+    async with three(tmp_path, balance={"enabled": False}) as (world, _, client):
+        await create(client, 3)
+        directory = world.machines[0].broker.directory
+        cluster_room = world.machines[0].broker.operations.cluster
+        view = cluster_room.view()
+        (owned,) = [
+            (topic.name, directory.catalogue.locate(topic.name)[1])
+            for topic in world.machines[1].broker.directory.topics()
+            if topic.name.startswith("/default")
+        ]
+        sessions = dict(view.sessions)
+        del sessions["b2"]
+        place = TopicPlace(topic=owned[0], durability=Durability.DISK, state="unknown", topic_id=owned[1], broker=B2)
+        await cluster_room._ask_owners(msgspec.structs.replace(view, sessions=sessions), [place])
+        assert (place.state, place.detail) == ("unknown", "broker b2 has just ended")
+
+
+async def test_a_drain_whose_orders_were_not_written_goes_on_after_the_first_pause(tmp_path: Path) -> None:
+    """No table changes then, and the next search was a minute later."""
+    async with three(tmp_path, balance={"enabled": False}) as (world, watch, client):
+        await create(client, 3)
+        departures = DepartingTopics(watch.member, world.machines[0].broker.directory.catalogue.tables.topics)
+        departures.drained = lambda: {B2}  # type: ignore[method-assign]
+        now = trio.current_time()
+        (topic,) = await departures.some(now)
+        departures.decided([topic], {topic.topic_id}, now)
+        assert await departures.some(now + PAUSE_S - 1) == ()
+        assert await departures.some(now + PAUSE_S + 1) == (topic,)
 
 
 async def test_why_a_drained_broker_keeps_topics_is_logged_once(

@@ -250,12 +250,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return dict(states)
         visible = {}
         for key, state in states.items():
-            target = self._target.get(key)
+            target, known = self._target.get(key), at.get(key)
             if target is not None and target.topic_id == state.topic_id:
-                known = at.get(key)
                 # The query may already be past that: it began at "latest", a moment later.
                 end = target.offset if known is None else max(target.offset, known.offset)
-                visible[key] = msgspec.structs.replace(state, end_offset=min(end, state.end_offset))
+            elif known is not None and known.topic_id == state.topic_id:
+                end = known.offset  # the log was created between the two: the query ends where it begins
+            else:
+                continue
+            visible[key] = msgspec.structs.replace(state, end_offset=min(end, state.end_offset))
         return visible
 
     def _locate(
