@@ -293,7 +293,9 @@ class Membership:
         if number is not None and reserved and broker_name(number) not in self.brokers.values:
             key = BROKERS + broker_name(number)
             self._check_certified(broker_name(number))
-            return [Condition(key, 0)], [Put(key, _encode(record))]
+            # Changes the record of the cluster, though not what is in it: its level is not raised without this broker.
+            conditions = [Condition(CLUSTER_KEY, revision), Condition(key, 0)]
+            return conditions, [Put(CLUSTER_KEY, _encode(self.cluster)), Put(key, _encode(record))]
         self._check_certified(broker_name(BrokerId(self.cluster.next_broker)))
         key = BROKERS + broker_name(BrokerId(self.cluster.next_broker))
         counted = msgspec.structs.replace(self.cluster, next_broker=self.cluster.next_broker + 1)

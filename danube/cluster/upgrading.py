@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import trio
 
 from danube.cluster.features import FEATURE_LEVEL, Outlook, due_level, outlook
 from danube.cluster.membership import Membership
-from danube.cluster.records import BROKERS, CLUSTER_KEY, SESSIONS, ClusterRecord, parse_broker
+from danube.cluster.records import (
+    BROKERS,
+    CLUSTER_KEY,
+    SESSIONS,
+    BrokerRecord,
+    ClusterRecord,
+    SessionRecord,
+    is_broker_name,
+    parse_broker,
+)
 from danube.metadata import Condition, MetadataStore, Put, may_pass
 from danube.metadata.table import decode_record
 from danube.model.errors import DanubeError, FailedPreconditionError, MetadataConflictError, UnavailableError
@@ -27,6 +36,10 @@ _MOST_ATTEMPTS: Final = 5
 _MOST_BROKERS: Final = 60
 """Of more brokers not all records are conditions of the change: a transaction has 128 at most."""
 _CLUSTER: Final = msgspec.msgpack.Decoder(ClusterRecord)
+_BROKER: Final = msgspec.msgpack.Decoder(BrokerRecord)
+_SESSION: Final = msgspec.msgpack.Decoder(SessionRecord)
+
+R = TypeVar("R")
 
 
 class Upgrading:
@@ -113,14 +126,21 @@ class Upgrading:
         if record.feature_level >= level:
             member.learn_cluster(record)
             return
+        # What is judged is what is stored now, and what the change depends on: tables may be late, or change meanwhile.
+        brokers = await self._rows(BROKERS, _BROKER)
+        sessions = await self._rows(SESSIONS, _SESSION)
+        known = {name: broker for name, (broker, _) in brokers.items()}
+        found = outlook(record.feature_level, known, {name: each for name, (each, _) in sessions.items()}, level)
+        if found.possible < level:
+            raise MetadataConflictError(_held_back(found))
         raised = msgspec.structs.replace(record, feature_level=level)
-        names = sorted(member.brokers.values, key=parse_broker)[:_MOST_BROKERS]
+        names = sorted(brokers, key=parse_broker)[:_MOST_BROKERS]
         conditions = [Condition(CLUSTER_KEY, item.mod_revision), *member.session()]
-        conditions += [Condition(BROKERS + name, member.brokers.revision(name)) for name in names]
+        conditions += [Condition(BROKERS + name, brokers[name][1]) for name in names]
         conditions += [
-            Condition(SESSIONS + name, member.sessions.revision(name))
+            Condition(SESSIONS + name, sessions[name][1])
             for name in names
-            if name in member.sessions.values and name != member.broker
+            if name in sessions and name != member.broker
         ]
         await self._store.transact(conditions, [Put(CLUSTER_KEY, msgspec.msgpack.encode(raised))])
         member.learn_cluster(raised)
@@ -130,6 +150,15 @@ class Upgrading:
             record.feature_level,
             extra=log_event("cluster.upgraded", level=level),
         )
+
+    async def _rows(self, prefix: str, decoder: msgspec.msgpack.Decoder[R]) -> dict[str, tuple[R, int]]:
+        """Return the records of brokers as they are stored, with their revisions."""
+        rows, _ = await self._store.list(prefix)
+        return {
+            name: (decode_record(row, decoder.decode), row.mod_revision)
+            for row in rows
+            if is_broker_name(name := row.key.removeprefix(prefix))
+        }
 
 
 def _held_back(found: Outlook) -> str:

@@ -690,6 +690,11 @@ class HistoryCatalogue:
             except MetadataConflictError:
                 if not await self._reread(plan, rows) or attempt == _ATTEMPTS:
                     raise
+                if lost := topics & self._released:  # their objects are possibly not in memory any more
+                    raise NotOwnerError(
+                        f"topic {min(lost):016x} does not belong to broker {self.tenure.broker} any more; nothing was"
+                        " changed"
+                    ) from None
 
     def _applied(
         self,

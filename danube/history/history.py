@@ -475,7 +475,18 @@ class History:
 
     async def _remove_orphans(self) -> None:
         for name in self.storages:
-            report = await self.janitor.repair(name)
+            try:
+                report = await self.janitor.repair(name)
+            except OwnerFencedError:
+                raise
+            except (DanubeError, OSError) as error:  # no reason to leave it in other storages
+                _log.error(
+                    "storage %r: unreferenced objects are removed later: %s",
+                    name,
+                    error,
+                    extra=log_event("history.upkeep_failing"),
+                )
+                continue
             if report.orphans or report.abandoned_uploads:
                 _log.warning(
                     "storage %r: removed %d unreferenced objects and %d interrupted uploads",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import trio
 
 from danube.cluster import membership as membership_module
 from danube.cluster.features import FEATURE_LEVEL, MOVES_LEVEL, UPGRADE_AFTER_S, Older, due_level, outlook
+from danube.cluster.forming import Founding
 from danube.cluster.membership import Membership
 from danube.cluster.records import BROKERS, CLUSTER_KEY, BrokerRecord, BrokerState, ClusterRecord, SessionRecord
 from danube.cluster.upgrading import Upgrading
@@ -156,22 +158,113 @@ async def test_an_upgrade_reaches_all_brokers_and_shuts_old_versions_out(monkeyp
             await old.member.join(brokers[1].life, old.store_life)
 
 
-async def test_an_old_version_that_starts_meanwhile_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with _cluster(monkeypatch, FEATURE_LEVEL, FEATURE_LEVEL) as (store, (one, _)):
+class _Ambushed:
+    """The metadata; once, while something is read, something else happens."""
+
+    def __init__(self, store: MemoryStore, reads: str, happens: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._reads: str | None = reads
+        self._happens = happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def _after(self, key: str) -> None:
+        if key == self._reads:
+            self._reads = None
+            await self._happens()
+
+    async def get(self, key: str) -> Any:
+        found = await self._store.get(key)
+        await self._after(key)
+        return found
+
+    async def list(self, prefix: str) -> Any:
+        found = await self._store.list(prefix)
+        await self._after(prefix)
+        return found
+
+
+@asynccontextmanager
+async def _set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[MemoryStore, list[_Broker]]]:
+    """Two new brokers in a cluster of level 1."""
+    async with _cluster(monkeypatch, FEATURE_LEVEL, FEATURE_LEVEL) as (store, brokers):
         await store.put(CLUSTER_KEY, _encode(ClusterRecord(name="danube", incarnation=1, feature_level=1)))
-        one.member.cluster = msgspec.structs.replace(one.member.cluster, feature_level=1)
-        revision = one.member.brokers.revision
-        stale = {name: revision(name) for name in one.member.brokers.values}
-        record = msgspec.structs.replace(one.member.brokers.values["b2"], life=7)
-        await store.put(BROKERS + "b2", _encode(record))
-        await trio.sleep(1)
-        monkeypatch.setattr(one.member.brokers, "revision", lambda name: stale[name])  # as if the table were late
-        with pytest.raises(UnavailableError, match="brokers start and end at the moment"):
+        for each in brokers:
+            each.member.cluster = msgspec.structs.replace(each.member.cluster, feature_level=1)
+        yield store, brokers
+
+
+@pytest.mark.parametrize("read", [CLUSTER_KEY, BROKERS, "/sessions/"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "late"])
+async def test_an_old_version_that_starts_meanwhile_is_not_overlooked(
+    monkeypatch: pytest.MonkeyPatch, read: str, is_known: bool
+) -> None:
+    """Whether the table of this broker shows it already or not."""
+    async with _set_back(monkeypatch) as (store, (one, two)):
+        record = msgspec.structs.replace(one.member.brokers.values["b2"], life=7, feature_level=1)
+        shown = msgspec.structs.replace(one.member.sessions.values["b2"], feature_level=1)
+
+        async def start() -> None:
+            await store.put(BROKERS + "b2", _encode(record))
+            await store.put("/sessions/b2", _encode(shown))
+            if is_known:
+                await trio.sleep(1)
+
+        one.upgrading._store = cast("Any", _Ambushed(store, read, start))
+        with pytest.raises(FailedPreconditionError, match="b2 knows level 1"):
             await one.upgrading.upgrade()
         assert await _level(store) == 1
-        monkeypatch.setattr(one.member.brokers, "revision", revision)
+        await store.put(BROKERS + "b2", _encode(msgspec.structs.replace(record, feature_level=2)))
+        await store.put("/sessions/b2", _encode(msgspec.structs.replace(shown, feature_level=2)))
+        await trio.sleep(1)
         await one.upgrading.upgrade()
         assert await _level(store) == 2
+
+
+@pytest.mark.parametrize("is_founder", [True, False])
+async def test_an_old_version_that_joins_meanwhile_is_not_overlooked(
+    monkeypatch: pytest.MonkeyPatch, is_founder: bool
+) -> None:
+    founding = Founding("danube", 1, ("m0:6650", "m1:6650", "m2:6650"), ("m0", "m1", "m2")) if is_founder else None
+    async with _set_back(monkeypatch) as (store, (one, _)):
+        counted = ClusterRecord(name="danube", incarnation=1, feature_level=1, next_broker=4 if is_founder else 3)
+        await store.put(CLUSTER_KEY, _encode(counted))
+        one.member.cluster = counted
+        old = _Broker(store, "m2")
+        old.member._founding = founding
+
+        async def join() -> None:
+            monkeypatch.setattr(membership_module, "FEATURE_LEVEL", 1)
+            await old.member.join(0, old.store_life)
+
+        one.upgrading._store = cast("Any", _Ambushed(store, "/sessions/", join))
+        with pytest.raises(FailedPreconditionError, match="b3 knows level 1"):
+            await one.upgrading.upgrade()
+        assert await _level(store) == 1
+
+
+@pytest.mark.parametrize("is_founder", [True, False])
+async def test_an_old_version_does_not_join_a_cluster_that_was_raised_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, is_founder: bool
+) -> None:
+    founding = Founding("danube", 1, ("m0:6650", "m1:6650", "m2:6650"), ("m0", "m1", "m2")) if is_founder else None
+    async with _set_back(monkeypatch) as (store, (one, _)):
+        counted = ClusterRecord(name="danube", incarnation=1, feature_level=1, next_broker=4 if is_founder else 3)
+        await store.put(CLUSTER_KEY, _encode(counted))
+        one.member.cluster = counted
+        old = _Broker(store, "m2")
+        old.member._founding = founding
+        monkeypatch.setattr(membership_module, "FEATURE_LEVEL", 1)
+
+        async def store_life(life: int) -> None:
+            await one.upgrading.upgrade()
+
+        with pytest.raises(ConfigurationError, match="uses features of level 2"):
+            await old.member.join(0, store_life)
+        assert await store.get(BROKERS + "b3") is None
 
 
 async def test_the_coordinator_raises_the_level_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,28 @@ async def test_a_shared_object_is_counted_by_both_and_given_up_once(by: int) -> 
         assert await rows(assignments.store, "/garbage/") == []
 
 
+async def test_a_topic_that_is_released_while_a_refused_change_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its objects were forgotten, and the next plan failed with an AssertionError, which ends a broker."""
+    async with cluster() as (assignments, b1, b2):
+        first, second = await shared_by_two(assignments, b1, b2)
+        await second.drop_topic(2, 60)  # so the rows that the first one has of the objects are old
+        get, read = first._store.get, 0
+
+        async def ambushed(key: str) -> object:
+            nonlocal read
+            if key.startswith("/objects/"):
+                read += 1
+                if read == 2:
+                    await assignments.assign(1, b2, b1)
+                    first.release(1)
+            return await get(key)
+
+        monkeypatch.setattr(first._store, "get", ambushed)
+        with pytest.raises(NotOwnerError):
+            await first.drop_topic(1, 61)
+        assert read == 3
+
+
 async def test_a_delayed_change_of_a_former_owner_is_refused() -> None:
     """It was sent before the assignment changed, and arrives after it. The new owner gives the offsets to others."""
     async with cluster() as (assignments, b1, b2):

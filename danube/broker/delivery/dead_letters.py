@@ -168,7 +168,6 @@ class DeadLetters:
         """Copy until nothing is set aside any more. A failure leaves the remaining messages where they are."""
         machine = self._subscription.machine
         with ExitStack() as stack:
-            stack.callback(self._published)
             producers: dict[Target | ForwardedTopic, InternalProducer | ForwardingProducer] = {}
             while found := machine.poisoned(_RANGES_AT_A_TIME):
                 generation = machine.cursor.generation
@@ -186,21 +185,20 @@ class DeadLetters:
                         )
                         producers[topic] = stack.enter_context(opened)
                     await self._subscription.topic.until_thawed()
-                    self.is_publishing = True
-                    await self._publish(producers[topic], batch, letters)
-                    if machine.cursor.generation != generation:
-                        break  # the cursor was moved: copied messages are to be delivered again
                     settled = RangeSet((letter.start, letter.end) for letter in letters)
-                    self._subscription.settle(settled.to_flat())
-                    self.is_publishing = False
+                    self.is_publishing = True
+                    try:
+                        await self._publish(producers[topic], batch, letters)
+                        if machine.cursor.generation != generation:
+                            break  # the cursor was moved: copied messages are to be delivered again
+                        self._subscription.settle(settled.to_flat())
+                    finally:
+                        self.is_publishing = False
                     self.copied += settled.count()
                     for start, end in settled:
                         self._known.add(start, end)
                     while len(self._known) > _KNOWN_RANGES:
                         self._known.remove(*next(iter(self._known)))
-
-    def _published(self) -> None:
-        self.is_publishing = False
 
     def _producer_name(self) -> str:
         subscription = self._subscription

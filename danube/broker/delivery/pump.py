@@ -62,6 +62,8 @@ class Pump(ABC):
         self.waits_for: StorageError | None = None
         self._ahead: deque[StoredBatch] = deque()
         """Batches read from the disk ahead of the machine."""
+        self._view = 0
+        """Changes when there are messages where there were none: what was found before that counts no more."""
         self._bucket: Bucket | None = None
         """Limits the rate of deliveries: its own rate, that of its namespace, or both."""
         self.paced_until = math.inf
@@ -331,12 +333,14 @@ class Pump(ABC):
             request = self.machine.next_read(trio.current_time())
             if request is None or request.offset >= self.topic.end_offset or self._find(request.offset) is not None:
                 return
-            end = self.topic.end_offset
+            end, view = self.topic.end_offset, self._view
             try:
                 batches = await self.topic.kept.read(Offset(request.offset), _READ_BYTES)
             except (DanubeError, OSError):
                 self._failed_at = request.offset
                 raise
+            if view != self._view:
+                continue
             if not batches:  # retention, or a loss of the journal, has removed all messages from there on
                 self._skip([request.offset, max(end, self.topic.start_offset)])
                 self.pump()

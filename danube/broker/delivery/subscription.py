@@ -83,7 +83,7 @@ class Subscription(Pump):
         self._wants_keys = machine.traits.wants_keys
         self._takes_turns = machine.traits.has_standbys
         self._former_end = 0
-        """Messages below this offset may have been delivered before the broker was restarted."""
+        """Messages below this offset may have been delivered before the broker was restarted, or a gap was filled."""
         self._unreadable_at = -1
         """Base offset of the last batch that had to be opened and could not be."""
         self._unreadable_why = ""
@@ -264,6 +264,8 @@ class Subscription(Pump):
 
     def _acked_before(self, ranges: Sequence[int]) -> list[int]:
         """Apply acknowledgements of messages that were delivered before the broker was restarted, and not again since.
+
+        The same goes for what was delivered before a declared gap was filled.
 
         A client repeats acknowledgements that were not confirmed when its connection broke, and asks for confirmation;
         after that none of these messages may be delivered again.
@@ -458,8 +460,14 @@ class Subscription(Pump):
         self.cursor.holes = holes
         if settled:
             self.settle(settled)
+        if filled:
+            self._view += 1
         if filled and not self.moving:
             self._ahead.clear()
+            if self.machine.settled_itself:
+                self._journal.add(self.machine.take_settled())
+            # What was delivered behind the gap is delivered again, unless its acknowledgement comes first.
+            self._former_end = max(self._former_end, self.machine.position)
             self.machine.rewind(trio.current_time())
         self.pump()
 

@@ -460,6 +460,8 @@ class BucketLevel(Level):
         for topic_id, (topic, record) in self.kept.items():
             if topic_id in recovered.state.topic_ids:
                 kept.setdefault(topic, ([], record))[0].append(topic_id)
+        # The bucket says what exists: a deletion that had failed when the wal was lost has not happened.
+        self._deleting.difference_update(record.topic_ids[0] for _, record in records.values())
         everything = [
             (topic, each, number, record)
             for known in (records, withheld, kept)

@@ -82,6 +82,8 @@ class _Orphan(NamedTuple):
     record: TopicRecord
     assignment: Assignment
     sealed: Sealed
+    conditions: tuple[Condition, Condition]
+    """That its assignment and its record are still these."""
 
     @property
     def gap_start(self) -> Offset:
@@ -192,15 +194,27 @@ class ForgetOperations:
             return []
         await catalogue.tables.topics.load()
         found = []
-        for name, record in catalogue.topics():
+        for name, record in list(catalogue.topics()):  # topics may be deleted meanwhile
             level = self._directory.level(record)
             if not level.keeps or level.recovers_itself:
                 continue
             for each, topic_id in members(name, record):
-                if topic_key(topic_id) in owned:
-                    sealed = await sealed_range(self._store, topic_id)
-                    assignment = member.assignments.values[topic_key(topic_id)]
-                    found.append(_Orphan(topic_id, each, record, assignment, sealed))
+                key = topic_key(topic_id)
+                assignment = member.assignments.values.get(key) if key in owned else None
+                stored = catalogue.tables.topics.values.get(name)
+                if (
+                    assignment is None
+                    or assignment.owner != broker
+                    or stored is None
+                    or topic_id not in stored.topic_ids
+                ):
+                    continue
+                conditions = (
+                    Condition(ASSIGNMENTS + key, member.assignments.revision(key)),
+                    Condition("/topics" + name, catalogue.tables.topics.revision(name)),
+                )
+                sealed = await sealed_range(self._store, topic_id)
+                found.append(_Orphan(topic_id, each, stored, assignment, sealed, conditions))
         return found
 
     def _placement(self) -> Placement:
@@ -271,11 +285,9 @@ class ForgetOperations:
         conditions = {BROKERS + broker_name(broker): Condition(BROKERS + broker_name(broker), revision)}
         operations = []
         now_s, by = self._directory.runtime.clock_us() / 1e6, caller_name()
-        tables, assignments = self._directory.catalogue.tables, self._membership.assignments
+        assignments = self._membership.assignments
         for orphan in group:
             target, key = targets[orphan.topic_id], topic_key(orphan.topic_id)
-            split = split_partition(orphan.name)
-            base = split[0] if split and orphan.record.partitions else orphan.name
             gap = GapRecord(
                 start=orphan.gap_start,
                 end=Offset(orphan.sealed.end + reserve),
@@ -291,8 +303,7 @@ class ForgetOperations:
                 move=self._random.getrandbits(63) or 1,
             )
             needed = [
-                Condition(ASSIGNMENTS + key, assignments.revision(key)),
-                Condition("/topics" + base, tables.topics.revision(base)),
+                *orphan.conditions,
                 self._membership.session_of(target),
                 Condition(GAPS + gap_name(orphan.topic_id, gap.start), 0),
             ]

@@ -26,6 +26,8 @@ class StoredCommits:
         self._snapshots: dict[Position, tuple[Position, set[Position]]] = {}
         self._named: Position | None = None
         self._cleaned: Position | None = None
+        self._cleaning: Position | None = None
+        """The snapshot of the latest :meth:`superseded`."""
 
     def add(self, position: Position) -> None:
         """Add a settled commit."""
@@ -44,6 +46,7 @@ class StoredCommits:
 
     def superseded(self) -> list[Position]:
         """Return the commits that may be deleted now, in order."""
+        self._cleaning = self._named
         if self._named is None:
             return []
         cover, mentioned = self._snapshots[self._named]
@@ -56,7 +59,7 @@ class StoredCommits:
 
     def deleted(self, gone: list[Position]) -> None:
         """Remove deleted commits: the latest result of :meth:`superseded`."""
-        self._cleaned = self._named
+        self._cleaned = self._cleaning  # another one may have been named since
         away = set(gone)
         self.positions = [position for position in self.positions if position not in away]
         if self._named is not None:

@@ -398,6 +398,7 @@ async def test_a_seek_while_a_copy_is_made_is_not_undone(tmp_path: Path, monkeyp
             await letters_of(client, 1)
             info = await described(client)
             assert (info.floor, info.backlog_messages, info.dead_lettered_messages) == (0, 3, 0)
+            await wait_until(lambda: not running.topic(TOPIC).subscriptions["s"].dead_letters.is_publishing)
 
 
 async def test_a_crash_between_copy_and_acknowledgement_repeats_the_copy(

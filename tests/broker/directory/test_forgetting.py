@@ -14,6 +14,7 @@ from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 from metrics_text import parse
 
 from danube.broker.directory.tail import open_tail, read_identity
+from danube.broker.operations import forgetting as forgetting_module
 from danube.cli._return_tail import _piece as piece_of
 from danube.cli._return_tail import give_back
 from danube.client import Client
@@ -248,6 +249,44 @@ async def test_a_topic_is_deleted_before_its_heir_begins_it(tmp_path: Path, monk
             assert directory.served(topic_id) is None
             assert topic_id not in machine.broker.runtime.journal.topic_ids()
         await client.admin.create_topic("/default/next")  # both go on
+
+
+async def test_a_topic_is_deleted_while_it_is_found_out_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any topic: the command ended with a KeyError, or gave a topic to another broker that did not exist any more."""
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        topics: list[str] = []
+        while len(topics) < 3:
+            made = f"{TOPIC}-{world.network.clock.now:012.6f}".replace(".", "-")
+            await client.admin.create_topic(made, durability="disk")
+            await wait_until(lambda made=made: served_by(world, made) is not None)  # type: ignore[misc]
+            if served_by(world, made) is victim:
+                topics.append(made)
+        first, lost, later = topics
+        name = await lose(world, victim)
+        directory = world.machines[0].broker.directory
+        lost_id = directory.catalogue.locate(lost)[1]
+        judge, doomed = forgetting_module.sealed_range, [later, lost]
+
+        async def slow(store: Any, topic_id: TopicId) -> Any:
+            found = await judge(store, topic_id)
+            if doomed and (topic_id == lost_id or doomed[0] == later):
+                doomed_now = doomed.pop(0)
+                await client.admin.delete_topic(doomed_now)
+                await wait_until(lambda: directory.catalogue.find(doomed_now) is None)
+            return found
+
+        monkeypatch.setattr(forgetting_module, "sealed_range", slow)
+        told = await forget(client, name)
+        assert doomed == []
+        await wait_until(lambda: served_by(world, first) is not None)
+        assert served_by(world, lost) is None
+        assert {each.topic for each in told.topics} <= {first, lost}
+        assignment = directory.membership.assignments.values.get(topic_key(lost_id))
+        assert assignment is None or assignment.reason is not Reason.FORGOTTEN
+        assert directory.catalogue.gaps.of(lost_id) == ()
 
 
 async def test_who_cannot_be_forgotten(tmp_path: Path) -> None:

@@ -182,6 +182,32 @@ async def test_an_owner_that_was_cut_off_gives_up_its_topics_and_goes_on(tmp_pat
                 await producer.send(b"x")
 
 
+async def test_a_topic_whose_deletion_had_failed_is_in_the_next_snapshots(tmp_path: Path) -> None:
+    """The wal was lost in the middle of a deletion, and came back to the same process."""
+    async with cluster(tmp_path, 2, **SHARED) as world:
+        first, second = world.machines
+        async with first.client() as client:
+            await client.admin.create_topic("/default/t", durability="remote")
+            async with client.producer("/default/t") as producer:
+                await producer.send(b"0")
+        level = first.broker.directory.levels.bucket
+        level._deleting.add(first.broker.directory.find("/default/t").topic_id)
+        first.cut_off()
+        await owned_by(world, "/default/t", second)
+        await wait_until(lambda: "/default/t" not in names(first))
+        first.heal()
+        await trio.sleep(5)
+        await second.kill()
+        await owned_by(world, "/default/t", first)
+        async with first.client() as client, client.producer("/default/t") as producer:
+            await producer.send(b"1")
+        await first.drain()
+        await first.start()
+        await owned_by(world, "/default/t", first)
+        async with first.client() as client:
+            assert await all_of(client, "/default/t", 2) == numbered(2)
+
+
 def names(machine: Machine) -> set[str]:
     return {topic.name for topic in machine.broker.directory.topics()}
 

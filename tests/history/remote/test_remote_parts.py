@@ -220,6 +220,23 @@ def test_superseded_commits_are_removed_when_a_later_commit_names_the_snapshot()
     assert stored.superseded() == [Position(1, 9), at(2), at(3)]
 
 
+def test_commits_of_a_snapshot_that_was_named_while_others_were_deleted_are_deleted_later() -> None:
+    """They were taken for deleted, and a round that failed was not repeated."""
+    stored = StoredCommits([Position(2, number) for number in range(6)])
+    stored.add_snapshot(Position(2, 3), Position(2, 2), set())
+    stored.add_snapshot(Position(2, 5), Position(2, 4), set())
+    assert stored.named(Position(2, 3))
+    gone = stored.superseded()
+    assert stored.named(Position(2, 5))  # while they are being deleted
+    stored.deleted(gone)
+    assert stored.named(Position(2, 5))
+    later = stored.superseded()
+    assert later == [Position(2, 2), Position(2, 3)]
+    assert stored.named(Position(2, 5)), "the round has failed"
+    stored.deleted(later)
+    assert not stored.named(Position(2, 5))
+
+
 # --- What has settled ---
 
 
