@@ -18,7 +18,7 @@ from danube.cluster.membership import Membership
 from danube.cluster.records import BROKERS, CLUSTER_KEY, BrokerRecord, BrokerState, ClusterRecord, SessionRecord
 from danube.cluster.upgrading import Upgrading
 from danube.metadata import MemoryStore
-from danube.model.errors import ConfigurationError, FailedPreconditionError, UnavailableError
+from danube.model.errors import ConfigurationError, FailedPreconditionError
 
 pytestmark = pytest.mark.virtual
 
@@ -203,7 +203,7 @@ async def test_an_old_version_that_starts_meanwhile_is_not_overlooked(
     monkeypatch: pytest.MonkeyPatch, read: str, is_known: bool
 ) -> None:
     """Whether the table of this broker shows it already or not."""
-    async with _set_back(monkeypatch) as (store, (one, two)):
+    async with _set_back(monkeypatch) as (store, (one, _)):
         record = msgspec.structs.replace(one.member.brokers.values["b2"], life=7, feature_level=1)
         shown = msgspec.structs.replace(one.member.sessions.values["b2"], feature_level=1)
 

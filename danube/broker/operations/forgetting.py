@@ -49,7 +49,6 @@ from danube.model.errors import (
 )
 from danube.model.ids import BrokerId, Offset, OwnerEpoch, TopicId
 from danube.model.log_events import log_event
-from danube.model.names import split_partition
 from danube.model.records import members
 from danube.model.spoken import spoken_count
 from danube.raft import NodeId

@@ -1,4 +1,4 @@
-"""A declared gap is filled while its topic is being consumed: nothing of it is acknowledged, and no confirmed ack lost."""
+"""A declared gap is filled while its topic is consumed: none of it is acknowledged, and no confirmed ack is lost."""
 
 from __future__ import annotations
 
