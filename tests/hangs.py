@@ -29,7 +29,7 @@ from typing import Any
 import pytest
 import trio
 
-LIMITS_S = {"slow": 300.0, "spark": 300.0, "extended": 1_200.0, "long": 7_200.0}
+LIMITS_S = {"slow": 300.0, "spark": 300.0, "extended": 600.0, "long": 7_200.0}
 """The limit of a phase of a test that has one of these markers, if it is above the default."""
 
 GRACE_S = 20.0

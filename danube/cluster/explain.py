@@ -193,7 +193,9 @@ def _explain_move(view: View, place: TopicPlace) -> str:
     if place.move_failure:
         return f" Its last move to another broker was given up: {place.move_failure.removesuffix('.')}."
     if view.state_of(BrokerId(place.broker)) is BrokerState.DRAINING:
-        others = [name for name in view.sessions if view.brokers[name].state is BrokerState.ACTIVE]
+        others = [
+            name for name in view.sessions if name in view.brokers and view.brokers[name].state is BrokerState.ACTIVE
+        ]
         if not others:
             return f" {broker_name(BrokerId(place.broker))} is drained, and no other broker is active to take it."
         return f" {broker_name(BrokerId(place.broker))} is drained: the coordinator is about to order its move."

@@ -184,6 +184,11 @@ class MetadataGroup:
             )
         if memory is None:
             memory = await self._decide(tuple(listed), join)
+        elif not memory.incarnation and memory.is_opened:
+            raise DataLossError(
+                f"data directory {self._place}: `danube cluster recover` was interrupted, and the metadata are"
+                " incomplete. Nothing was changed. Repeat that command"
+            )
         elif not memory.incarnation:
             memory = await self._join(memory, [*listed, *([join] if join else []), *memory.addresses.values()])
         self._memory = memory
@@ -335,11 +340,12 @@ class MetadataGroup:
             )
         store = self._store
         assert store is not None
+        identities = await self._identities(node)
         conf = node.raft.conf
         former = [
             member
             for member in sorted(conf.members - {ask.member})
-            if self.address(member) == ask.address or self._identity_of(member) == ask.identity
+            if self.address(member) == ask.address or identities.get(member) == ask.identity
         ]
         for member in former:
             there = self._peers.peer(ask.address)
@@ -380,9 +386,15 @@ class MetadataGroup:
             ) from error
         return answer.identity != ask.identity
 
-    def _identity_of(self, member: NodeId) -> str | None:
-        record = self._table.values.get(str(member))
-        return record.identity if record is not None else None
+    async def _identities(self, node: Node) -> dict[NodeId, str]:
+        """Return the identities of the members' directories, as a majority knows them: the table follows later."""
+        rows = await node.read(lambda machine: list(machine.table.scan(MEMBERS)), is_brief=True)
+        named = [(row.key.removeprefix(MEMBERS), row.value) for row in rows]
+        return {
+            NodeId(int(name)): msgspec.msgpack.decode(value, type=MemberRecord).identity
+            for name, value in named
+            if is_member_name(name)
+        }
 
     def _members(self, node: Node) -> Admitted:
         conf = node.raft.conf
@@ -407,7 +419,6 @@ class MetadataGroup:
         if not isinstance(store, RaftStore):
             yield
             return
-        self._store, self._node = store, store.node
         if not self._memory.is_opened:
             self._memory = msgspec.structs.replace(self._memory, is_opened=True)
             await save_memory(self._disk, self._memory, self._place)
@@ -419,6 +430,7 @@ class MetadataGroup:
             if is_member_name(name):  # the table logs the others
                 record = msgspec.msgpack.decode(item.value, type=MemberRecord)
                 self._records[NodeId(int(name))] = record.address
+        self._store, self._node = store, store.node  # from here on it answers brokers that ask for a place
         failure: Exception | None = None
 
         async def end_with(node: Node, scope: trio.CancelScope) -> None:

@@ -127,8 +127,9 @@ async def recover_metadata(data_directory: Path, random: Random, limits: Limits 
             items, revision = await found.store.list("/")
             members = len(found.conf.members)
         if memory is not None:
-            # From here on it cannot be started as the member that it was.
-            await save_memory(disk, GroupMemory(cluster=memory.cluster, member=memory.member), str(data_directory))
+            # From here on it cannot be started as the member that it was, nor as one that asks for a place.
+            begun = GroupMemory(cluster=memory.cluster, member=memory.member, is_opened=True)
+            await save_memory(disk, begun, str(data_directory))
         return await _rebuild(
             disk, data_directory, items, revision, "recovered after a loss of members", members, random, limits
         )

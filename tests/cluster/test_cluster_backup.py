@@ -215,6 +215,7 @@ async def test_a_recovery_that_was_cut_off_is_repeated(
     async with RealDisk(data) as disk:
         memory = await load_memory(disk, "data")
     assert memory is not None
+    assert memory.incarnation or memory.is_opened, "it is not taken for a broker that has asked for a place"
     if steps > crash_at or not memory.incarnation or memory.member == 2:
         await recover_metadata(data, Random(2))
     revision, items, _ = await seen(data)

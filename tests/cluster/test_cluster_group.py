@@ -9,7 +9,9 @@ import pytest
 import trio
 from group_nodes import World, simulate, until
 
+from danube.cluster import group as group_module
 from danube.cluster import voters
+from danube.cluster.group import GroupMemory, save_memory
 from danube.model.errors import (
     ConfigurationError,
     DataLossError,
@@ -312,6 +314,51 @@ def test_a_member_that_may_have_voted_does_not_begin_another_log() -> None:
         await a.start(LISTED).up()
         assert isinstance(a.error, DataLossError)
         assert "it may have voted" in str(a.error)
+
+    simulate(work)
+
+
+def test_a_recovery_that_was_interrupted_is_not_taken_for_a_new_broker() -> None:
+    """It asked for a place under the id of a voter, and became that voter with an empty log."""
+
+    async def work(world: World) -> None:
+        a, _, _ = await formed(world)
+        member = a.group.memory.member
+        await a.kill()
+        await save_memory(a.disk, GroupMemory(cluster="danube", member=member, is_opened=True), "a")
+        a.log, a.table = type(a.log)(world.random), type(a.table)(world.random)
+        await a.start(LISTED).up()
+        assert isinstance(a.error, DataLossError)
+        assert "Repeat that command" in str(a.error)
+
+    simulate(work)
+
+
+def test_a_leader_that_has_just_started_knows_who_had_which_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read the records of the members only later, and kept the former place of a broker as a dead voter."""
+
+    async def work(world: World) -> None:
+        a, b, c = await formed(world)
+        former = c.group.memory.member
+        await until(lambda: all(len(each.group._records) == 3 for each in (a, b, c)))
+        for broker in (a, b, c):
+            await broker.kill()
+
+        async def never(table: object) -> None:
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(group_module.Table, "follow", never)
+        for broker in (a, b):
+            broker.start(LISTED)
+        for broker in (a, b):
+            await broker.up()
+        await until(lambda: a.is_leader or b.is_leader)
+        leader = a if a.is_leader else b
+        moved = world.broker("d")
+        moved.identity = c.identity
+        await moved.start(join=leader.address).up()
+        assert moved.error is None
+        assert former not in leader.store.node.raft.conf.members
 
     simulate(work)
 
