@@ -30,7 +30,7 @@ from danube.cluster.records import (
 from danube.cluster.weighing import MOST_TOPICS, Weighed
 from danube.metadata import Condition, Put
 from danube.metadata.table import decode_record
-from danube.model import Durability, validate_topic
+from danube.model import validate_topic
 from danube.model.cluster_api import (
     MOST_PLANNED,
     ActivateBroker,
@@ -201,7 +201,7 @@ class MoveOperations:
         storages: dict[str | None, str] = {}
         for name, record in self._directory.catalogue.topics():
             if any(member.owner(topic_id) == broker for topic_id in record.topic_ids):
-                storages.setdefault(None if record.durability is Durability.NONE else record.storage, name)
+                storages.setdefault(record.storage if self._directory.level(record).keeps else None, name)
         placement = Placement(member.candidates(), member.racks())
         for storage, name in storages.items():
             try:
