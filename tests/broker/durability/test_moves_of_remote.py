@@ -24,6 +24,7 @@ from broker.directory.test_moves import (
 from broker.directory.test_several_brokers import created
 
 from danube.broker.moving import source as source_room
+from danube.cluster import coordinating as coordinating_module
 from danube.cluster.moves import Complete, Copy, Done, Doubt, Event, Freeze, Reserve, Switch
 from danube.cluster.records import wal_of
 from danube.model import Durability
@@ -145,6 +146,58 @@ async def test_a_broker_is_killed_in_the_middle_of_a_move(
         assert await stored(bystander, traffic.confirmed) == list(range(traffic.confirmed))
         for machine in world.machines:
             assert wal_knows(machine) is serves(machine)
+
+
+async def test_the_target_of_a_move_inherits_the_topic_before_the_move_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a world: it had the pending state in its own wal, and took the topic out of all snapshots of the other.
+
+    So the commits with its messages were deleted.
+    """
+    withdrawing = trio.Event()
+    withdraw = coordinating_module.Coordinating._withdraw
+
+    async def later(coordinating: Any, action: Any) -> None:
+        if withdrawing.is_set():
+            await withdraw(coordinating, action)
+
+    monkeypatch.setattr(coordinating_module.Coordinating, "_withdraw", later)
+    async with cluster(tmp_path, 3, limits={"remote_snapshot_commits": 2}, **SHARED) as world:
+        source, target = await begun(world)
+        bystander = other(world, source, target)
+        sent = trio.Event()
+        do: Do = source_room._Move._do
+
+        async def ambushed(move: Any, action: object) -> Event:
+            if isinstance(action, Switch):
+                sent.set()
+                await trio.sleep_forever()
+            return await do(move, action)
+
+        monkeypatch.setattr(source_room._Move, "_do", ambushed)
+        async with bystander.client() as client:
+            async with client.producer(NAME) as producer:
+                for number in range(10):
+                    await producer.send(b"%d" % number)
+                await order(bystander, target)
+                await sent.wait()
+                assert topic_id_of(target) in target.broker.directory.levels.bucket.copies
+                await bystander.kill()  # so that the target is the only heir
+                await source.kill()
+                await wait_until(lambda: serves(target))
+                assert topic_id_of(target) in target.broker.directory.levels.bucket.copies
+                assert wal_of(assignment_of(target)) != target.broker.directory.membership.broker
+            async with target.client() as client, client.producer(NAME) as producer:
+                for number in range(10, 20):
+                    await producer.send(b"%d" % number)
+                    await trio.sleep(0.5)  # snapshots, and then the deletion of what they do not mention
+        await target.kill()
+        await target.start()
+        assert await stored(target, 20) == list(range(20))
+        withdrawing.set()
+        await settled(world)
+        assert await stored(target, 20) == list(range(20))
 
 
 @pytest.mark.parametrize("is_applied", [True, False])
