@@ -78,6 +78,7 @@ async def move_topics(
     from danube.broker.moving.target import Arrivals
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Arrivals(directory, peers).run)
-        nursery.start_soon(Inheritance(directory).run)
+        arrivals = Arrivals(directory, peers)
+        nursery.start_soon(arrivals.run)
+        nursery.start_soon(Inheritance(directory, arrivals.void).run)
         nursery.start_soon(Departures(directory, peers, is_staged, figures).run)

@@ -14,6 +14,7 @@ in flight when the broker was lost may be twice in the topic, if the lost disk r
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -73,10 +74,12 @@ class Inheritance:
 
     Args:
         directory: of the topics.
+        void_copy: forgets the copy of a topic that was to move to this broker.
     """
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, void_copy: Callable[[TopicId], Awaitable[None]]) -> None:
         self._directory = directory
+        self._void_copy = void_copy
         self._membership = directory.membership
         self._runtime = directory.runtime
         self._wake = trio.Event()
@@ -203,6 +206,7 @@ class Inheritance:
         if not (self._is_mine(topic_id) and self._is_there(topic_id, name)):
             return
         journal = runtime.journal
+        await self._void_copy(topic_id)
         if topic_id in journal.topic_ids():
             await journal.bury([topic_id])  # of an earlier time, or of an attempt that has failed
         beginning = _Beginning()

@@ -368,6 +368,16 @@ class Arrivals:
                     self._silent.add(copy)
                     self._runtime.start(self._give_up, copy)  # one that has to wait for its storage delays no other
 
+    async def void(self, topic_id: TopicId) -> None:
+        """Forget the copy of a topic, if there is one: this broker has got the topic in another way, and buries it.
+
+        Otherwise it would be buried when its order is withdrawn, and what the topic has by then with it.
+        """
+        async with self._locks.hold(topic_key(topic_id)):
+            copy = self._copies.pop(topic_id, None)
+            if copy is not None:
+                await copy.settle()
+
     async def _give_up(self, copy: _Copy) -> None:
         try:
             await self._judge(copy)

@@ -14,11 +14,14 @@ from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 from metrics_text import parse
 
 from danube.broker.directory.tail import open_tail, read_identity
+from danube.broker.moving import source as source_room
 from danube.broker.operations import forgetting as forgetting_module
 from danube.cli._return_tail import _piece as piece_of
 from danube.cli._return_tail import give_back
 from danube.client import Client
+from danube.cluster import coordinating as coordinating_module
 from danube.cluster.gaps import DEFAULT_RESERVE, GapState, lost_with
+from danube.cluster.moves import Complete, Freeze, Switch
 from danube.cluster.records import BrokerState, Reason, parse_broker, topic_key
 from danube.model.batch import open_records, read_header
 from danube.model.cluster_api import Forgotten
@@ -287,6 +290,55 @@ async def test_a_topic_is_deleted_while_it_is_found_out_what_is_lost(
         assignment = directory.membership.assignments.values.get(topic_key(lost_id))
         assert assignment is None or assignment.reason is not Reason.FORGOTTEN
         assert directory.catalogue.gaps.of(lost_id) == ()
+
+
+@pytest.mark.parametrize("step", [Freeze, Complete, Switch])
+async def test_the_target_of_a_move_inherits_the_topic_before_the_move_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: type
+) -> None:
+    """Its copy was buried when the order was withdrawn, and what was published since with it."""
+    withdrawing = trio.Event()
+    withdraw = coordinating_module.Coordinating._withdraw
+
+    async def later(coordinating: Any, action: Any) -> None:
+        if withdrawing.is_set():
+            await withdraw(coordinating, action)
+
+    monkeypatch.setattr(coordinating_module.Coordinating, "_withdraw", later)
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        target, victim, bystander = world.machines
+        topic = await topic_of(client, world, victim)
+        await publish(client, topic, b"a", b"b")
+        topic_id = target.broker.directory.catalogue.locate(topic)[1]
+        sent = trio.Event()
+        do = source_room._Move._do
+
+        async def ambushed(move: Any, action: object) -> Any:
+            if isinstance(action, step):
+                sent.set()
+                await trio.sleep_forever()
+            return await do(move, action)
+
+        monkeypatch.setattr(source_room._Move, "_do", ambushed)
+        await client.admin.move_topic(topic, target.broker.directory.membership.broker)
+        await sent.wait()
+        assert topic_id in target.broker.runtime.journal.topic_ids()
+        name, sessions = victim.broker.directory.membership.broker, target.broker.directory.membership.sessions
+        await bystander.kill()  # so that the target is the only heir
+        await victim.kill()
+        await wait_until(lambda: len(sessions.values) == 1)
+        end = next(each.gap_end for each in (await forget(client, name)).topics if each.topic == topic)
+        await wait_until(lambda: served_by(world, topic) is target)
+        assert await publish(client, topic, b"c") == [end]
+        withdrawing.set()
+        await wait_until(lambda: not target.broker.directory.membership.moves.values)
+        await trio.sleep(5)
+        assert await publish(client, topic, b"d") == [end + 1]
+        await target.kill()
+        await target.start()
+        await wait_until(lambda: served_by(world, topic) is target)
+        async with client.reader(topic, start=end) as reader:
+            assert [(await reader.receive()).payload for _ in range(2)] == [b"c", b"d"]
 
 
 async def test_who_cannot_be_forgotten(tmp_path: Path) -> None:
