@@ -592,7 +592,7 @@ class BucketLevel(Level):
         """Whether a topic that has the storage of a wal is in it, and belongs to this broker or to none."""
         assignment = self.membership.assignments.values.get(topic_key(topic_id))
         copied = self.copies.get(topic_id)
-        # A pending state in another wal says nothing about this one: its broker may have died, and this one heir of both.
+        # A pending state in another wal says nothing about this one: this broker may be the heir of its source.
         if (copied is not None and copied[0] == wal) or topic_id in self.left.get(wal, ()):
             return False  # its state is pending, or the metadata are older than the wal
         if assignment is None:
