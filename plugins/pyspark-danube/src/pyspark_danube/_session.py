@@ -130,8 +130,8 @@ def session(
             faster, too. An archive is never made here.
         warm_up: run a small query, without a broker, before returning: the first real one then finds Python processes
             and Java's classes, and takes as long as any other. For sessions that wait for people or requests; off by
-            default, because a session with one query would take longer altogether. Python workers that are idle for a
-            minute end, and start again in half a second.
+            default, because the session takes as much longer as that query is faster. Python workers that are idle for
+            a minute end, and start again in half a second.
         config: further Spark options.
 
     Raises:
