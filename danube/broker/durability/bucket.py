@@ -46,6 +46,7 @@ from danube.broker.topic.topic import Topic
 from danube.cluster.ownership import Elsewhere
 from danube.cluster.records import Reason, Wal, broker_name, parse_topic_id, topic_key, wal_of
 from danube.history import (
+    Bucket,
     RemoteJournal,
     RemoteRecovered,
     RemoteState,
@@ -197,6 +198,7 @@ class BucketLevel(Level):
             storages,
             has_topics=lambda wal: bool(self.records(wal)),
             recover=self._recover,
+            take_over=lambda name, bucket: self.reconciliation.take_over(name, bucket),
             claimed=self._claimed,
             lost=self._lose,
         )
@@ -233,8 +235,12 @@ class BucketLevel(Level):
 
     # --- Recovery ---
 
-    async def _recover(self, wal: Wal, is_home: bool) -> RemoteJournal:
-        """Claim a wal, recover its topics, and serve them; return its journal, which does not run yet."""
+    async def _recover(self, wal: Wal, is_home: bool) -> tuple[RemoteJournal, Bucket | None]:
+        """Claim a wal, recover its topics, and serve them; return its journal, which does not run yet.
+
+        And the bucket, if its history is to be taken over. Nothing is awaited after the topics are served: their
+        publishers need the journal.
+        """
         name, runtime, storage = wal.storage, self.runtime, self._storages[wal.storage]
         history, cluster, reconciliation = self.history, runtime.config.cluster, self.reconciliation
         if not self.membership.is_alone:
@@ -280,16 +286,16 @@ class BucketLevel(Level):
                         f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(wal))}"
                         " for one; restore the objects below wal/ from a copy"
                     )
-                records = await reconciliation.agree(wal, recovered, is_foreign=reconciliation.is_foreign(bucket))
+                is_foreign = reconciliation.is_foreign(bucket)
+                records = await reconciliation.agree(wal, recovered, is_foreign=is_foreign)
+            others = await reconciliation.unrestored(name, bucket) if is_home and is_foreign else []
             if not self.membership.is_alone:
                 await self.membership.check_wal(*wal)  # the claim may have come so late that it has fenced a successor
         except BaseException:
             history.catalogue.forget_commits(name, f"wal/{place}/")  # the topics may go on, and return, in another wal
             raise
         self._revive(wal, journal, records, recovered)
-        if is_home:
-            await reconciliation.take_over(name, bucket)
-        return journal
+        return journal, bucket if is_home and not others else None
 
     async def _wait_followed(self, wal: Wal, recovered: RemoteRecovered) -> None:
         """Wait until all topics in a wal are assigned to its owner, this broker: a topic that is not would be dropped.

@@ -27,7 +27,7 @@ import trio
 from danube.broker.runtime.runtime import Runtime
 from danube.cluster.membership import Membership
 from danube.cluster.records import Wal, beginner_of
-from danube.history import History, RemoteJournal, brokers_with_commits, highest_epoch, wal_place
+from danube.history import Bucket, History, RemoteJournal, brokers_with_commits, highest_epoch, wal_place
 from danube.model.errors import (
     DanubeError,
     FailedPreconditionError,
@@ -68,7 +68,9 @@ class Claims:
         runtime, history, membership: of the broker.
         storages: by name; used for the commits only, so that they do not wait behind segments.
         has_topics: whether the metadata has topics of this broker in a wal.
-        recover: claims a wal, and returns its journal with its topics recovered, before it runs.
+        recover: claims a wal, and returns its journal with its topics recovered, before it runs; and, for the home of a
+            storage, the bucket whose history is this broker's now.
+        take_over: takes over that history in a storage, when the journal runs: the topics are served by then.
         claimed: called when the journal of a storage runs.
         lost: called when another broker has claimed a wal; its journal accepts nothing more.
 
@@ -87,7 +89,8 @@ class Claims:
         storages: Mapping[str, Storage],
         *,
         has_topics: Callable[[Wal], bool],
-        recover: Callable[[Wal, bool], Awaitable[RemoteJournal]],
+        recover: Callable[[Wal, bool], Awaitable[tuple[RemoteJournal, Bucket | None]]],
+        take_over: Callable[[str, Bucket], Awaitable[None]],
         claimed: Callable[[str], Awaitable[None]],
         lost: Callable[[Wal], None],
     ) -> None:
@@ -97,6 +100,7 @@ class Claims:
         self._storages = storages
         self._has_topics = has_topics
         self._recover = recover
+        self._take_over = take_over
         self._claimed = claimed
         self._lost = lost
         self.journals: dict[str, RemoteJournal] = {}
@@ -293,14 +297,23 @@ class Claims:
         async with self._opening[name]:
             home = self.home(name)
             wal = home if wal is None else wal
+            bucket: Bucket | None = None
             if wal not in self.wals:
-                self.wals[wal] = journal = await self._recover(wal, wal == home)
+                journal, bucket = await self._recover(wal, wal == home)
+                self.wals[wal] = journal  # at once: from here on its loss is seen
                 await self._nursery.start(self._run, wal, journal)
             elif name in self.journals:
                 return  # another call has opened it in the meantime
             if wal == home and wal in self.wals:
                 self.journals[name] = self.wals[wal]
                 self.failures.pop(name, None)
+            if bucket is not None:
+                try:
+                    await self._take_over(name, bucket)
+                except OwnerFencedError as error:
+                    if self.gives_way(wal):
+                        self.lose(wal, error)  # the next attempt has a higher epoch
+                    raise
         await self._claimed(name)
 
     async def _run(

@@ -6,7 +6,8 @@ A wal is recovered in these steps, each of which may be interrupted and is repea
 
     enter_history   only if the bucket has other metadata than these: its segments go into the catalogue
     agree           topics that only the wal has are entered, those that only the metadata have are removed
-    take_over       the first manifest under the new epoch
+    unrestored      what else such a bucket has; until that is restored, its history is not taken over
+    take_over       the first manifest under the new epoch; the topics are served by then
 
 A topic whose name another one has is *withheld*: not served, and not lost. It is served when the other one is deleted.
 """
@@ -88,19 +89,10 @@ class Reconciliation:
 
         Another owner that was fenced on its way here may still write its first manifest, under an epoch below the
         claim's and above all earlier ones. Without a manifest of the claim's epoch, it would count.
+
+        Raises:
+            OwnerFencedError: another owner has taken over the bucket since it was read.
         """
-        others = await self._unrestored(name, bucket) if self.is_foreign(bucket) else []
-        if others:
-            _log.warning(
-                "%s also holds %d topics of a lost broker that are not restored, %s for one; nothing in it is merged"
-                " or deleted until they are: danube topics restore --from %s",
-                self._storages[name].url,
-                len(others),
-                others[0],
-                self._storages[name].url,
-                extra=log_event("storage.foreign_topics", storage=name),
-            )
-            return
         try:
             await self._history.take_over(name, bucket)
         except OwnerFencedError:
@@ -113,21 +105,35 @@ class Reconciliation:
                 extra=log_event("storage.takeover_delayed", storage=name),
             )
 
-    async def _unrestored(self, name: str, bucket: Bucket) -> list[str]:
-        """Return the topics of other metadata that a bucket's manifests list, and that are not in these.
+    async def unrestored(self, name: str, bucket: Bucket) -> list[str]:
+        """Return the topics of other metadata that a bucket's manifests list, and that are not in these; log them.
 
         Commits describe the topics of durability remote: one that only a manifest lists was deleted at the very end.
         That holds only if there are no commits of other brokers, which will be claimed by brokers of their names.
+
+        Raises:
+            StorageError: the storage does not answer.
         """
         cluster, broker = self._runtime.config.cluster, self._history.catalogue.tenure.broker
         logs = await brokers_with_commits(self._storages[name], cluster)
         is_only_log = {wal.partition("-")[0] for wal in logs} <= {broker}
-        return sorted(
+        others = sorted(
             topic
             for topic, record in bucket.topics.items()
             if self._catalogue.find(topic) is None
             and not (is_only_log and decode_topic(record).durability is Durability.REMOTE)
         )
+        if others:
+            _log.warning(
+                "%s also holds %d topics of a lost broker that are not restored, %s for one; nothing in it is merged"
+                " or deleted until they are: danube topics restore --from %s",
+                self._storages[name].url,
+                len(others),
+                others[0],
+                self._storages[name].url,
+                extra=log_event("storage.foreign_topics", storage=name),
+            )
+        return others
 
     async def agree(
         self, wal: Wal, recovered: RemoteRecovered, *, is_foreign: bool

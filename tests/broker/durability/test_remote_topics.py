@@ -19,6 +19,7 @@ from danube.broker.catalogue.creations import Creations
 from danube.broker.catalogue.deletions import Deletions
 from danube.broker.durability import bucket as remote
 from danube.broker.durability import claims as claiming
+from danube.broker.durability import reconciliation as reconciling
 from danube.broker.durability.bucket import BucketLevel
 from danube.broker.durability.claims import Claims
 from danube.broker.durability.reconciliation import Reconciliation
@@ -252,6 +253,61 @@ async def test_the_first_manifest_of_a_fenced_heir_comes_late(
         await publish(client, TOPIC, [b"3"])
         assert (await client.admin.seal_topic(TOPIC))[0].sealed_offset == 3
         assert await read_all(client, TOPIC) == [b"1", b"2", b"3"]
+
+
+async def test_topics_are_served_while_the_history_is_taken_over(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their publishers waited for a journal that did not run, as long as the storage did not answer."""
+    take_over, begun, goes_on = ManifestLog.take_over, trio.Event(), trio.Event()
+
+    async def take_over_late(self: ManifestLog, *arguments: Any) -> None:
+        begun.set()
+        await goes_on.wait()
+        await take_over(self, *arguments)
+
+    async with running_broker(tmp_path, patience_s=30, storage=bucket) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await running.crash()
+        lose_machine(tmp_path)
+        monkeypatch.setattr(ManifestLog, "take_over", take_over_late)
+        monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
+        await running.start()
+        await begun.wait()
+        with trio.fail_after(5):
+            await publish(client, TOPIC, [b"2"])
+        goes_on.set()
+        assert await read_all(client, TOPIC) == [b"1", b"2"]
+        assert (await client.admin.seal_topic(TOPIC))[0].sealed_offset == 2
+
+
+async def test_topics_are_not_served_before_it_is_known_what_else_a_bucket_holds(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Publishers that came before the next attempt waited for a journal that was given up."""
+    look, asked = reconciling.brokers_with_commits, 0
+
+    async def fails_once(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise StorageUnavailableError("the listing broke")
+        return await look(*arguments)
+
+    patch_remote(monkeypatch, "_RETRY_S", 1.0)
+    async with running_broker(tmp_path, patience_s=30, storage=bucket) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await client.admin.seal_topic(TOPIC)
+        await running.crash()
+        lose_machine(tmp_path)
+        monkeypatch.setattr(reconciling, "brokers_with_commits", fails_once)
+        monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
+        await running.start()
+        await wait_until(lambda: asked == 1)
+        with trio.fail_after(10):
+            await publish(client, TOPIC, [b"2"])
+        assert asked == 2
+        assert await read_all(client, TOPIC) == [b"1", b"2"]
 
 
 async def test_a_former_owner_writes_no_manifest_before_its_claim(
