@@ -248,6 +248,12 @@ class BucketLevel(Level):
         bucket = await read_bucket(storage, cluster)  # a bucket that cannot be read must not be fenced
         place = self.claims.place(wal)
         former = await highest_epoch(storage, place)
+        known = self.records(wal)
+        if known and not former:  # before the fence, which would make the next attempt take them for deleted
+            raise DataLossError(
+                f"{storage.url} knows nothing of its topics of durability 'remote', {min(known)} for one; restore the"
+                " objects below wal/ from a copy"
+            )
         await history.catalogue.raise_epoch(OwnerEpoch(max(former, bucket.former_epoch(history.stream)) + 1))
         await self.membership.raise_epoch(max(bucket.highest_epoch(), owner_epoch(history.catalogue.epoch, 0)))
         journal = RemoteJournal(
@@ -281,11 +287,6 @@ class BucketLevel(Level):
         try:
             async with AsyncExitStack() as restoring:
                 recovered = await journal.recover(enter_history)
-                if not former and self.records(wal):
-                    raise DataLossError(
-                        f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(wal))}"
-                        " for one; restore the objects below wal/ from a copy"
-                    )
                 is_foreign = reconciliation.is_foreign(bucket)
                 records = await reconciliation.agree(wal, recovered, is_foreign=is_foreign)
             others = await reconciliation.unrestored(name, bucket) if is_home and is_foreign else []

@@ -281,8 +281,13 @@ class Claims:
         return self.journals[name]
 
     def may_open(self, wal: Wal) -> bool:
-        """Whether a wal is to be opened by :meth:`open_wal`: not if :meth:`start` is about to, or has given it up."""
-        return wal.storage in self._storages and wal.storage not in self._starting and wal.storage not in self._given_up
+        """Whether a wal is to be opened by :meth:`open_wal`: not if :meth:`start` is about to, or has given it up.
+
+        What is wrong with the home of a storage may be right in other wals there.
+        """
+        if wal.storage not in self._storages or wal.storage in self._starting:
+            return False
+        return wal.storage not in self._given_up or wal != self.home(wal.storage)
 
     async def open_wal(self, wal: Wal) -> None:
         """Open the journal of a wal if it is not running yet, and serve its topics; raises as :meth:`open`."""

@@ -16,7 +16,7 @@ from danube.cluster.records import Wal
 from danube.history import highest_epoch
 from danube.history.remote.claim import Claim
 from danube.model import Retention
-from danube.model.errors import OwnerAwayError, StorageUnavailableError
+from danube.model.errors import DataLossError, OwnerAwayError, StorageUnavailableError
 from danube.model.ids import OwnerEpoch
 
 pytestmark = pytest.mark.virtual
@@ -320,6 +320,31 @@ async def test_a_topic_that_was_adopted_is_changed_enlarged_and_deleted(tmp_path
         assert names(second) == {f"/default/t-part-{index}" for index in range(3)}
         async with second.client() as client:
             assert sorted(await all_of(client, "/default/t", 30)) == sorted(numbered(30))
+
+
+async def test_a_broker_whose_own_wal_is_damaged_takes_over_another(tmp_path: Path) -> None:
+    """It opened no other wal of that storage either, and said nothing of it."""
+    async with cluster(tmp_path, 2, **SHARED) as world:
+        first, second = world.machines
+        for machine, topic in ((first, "/default/a"), (second, "/default/b")):
+            async with machine.client() as client:
+                await client.admin.create_topic(topic, durability="remote")
+                await owned_by(world, topic, machine)
+                async with client.producer(topic) as producer:
+                    await producer.send(b"0")
+        await second.kill()
+        (space,) = world.buckets[""].values()
+        place = "wal/" + first.broker.directory.levels.bucket.claims.place(Wal("default", "b2"))
+        for key in [each for each in space.objects if each.startswith(f"{place}/")]:
+            space.remove(key)
+        await second.start()
+        assert "/default/b" not in names(second)
+        await first.kill()
+        await owned_by(world, "/default/a", second)
+        async with second.client(request_timeout_s=3.0) as client:
+            assert await all_of(client, "/default/a", 1) == numbered(1)
+            with pytest.raises(DataLossError, match="knows nothing of its topics"):
+                await client.admin.create_topic("/default/c", durability="remote")
 
 
 async def test_topics_in_a_storage_of_one_broker_wait_for_it(tmp_path: Path) -> None:
