@@ -43,11 +43,14 @@ from danube.cluster.records import (
     ASSIGNMENTS,
     COORDINATOR,
     CREATING,
+    DELETED,
     MOVES,
     SESSIONS,
+    TOPICS,
     WALS,
     CoordinatorRecord,
     CreatingRecord,
+    DeletedRecord,
     broker_name,
     is_topic_key,
     is_topic_name,
@@ -78,9 +81,7 @@ LOOK_S: Final = 1.0
 """How often the coordinator decides although no table has changed."""
 _SETTLE_S: Final = 0.05
 """Pause after a change, so that one decision covers all changes of a moment."""
-_TOPICS: Final = "/topics"
 _HOLDER: Final = "holder"
-_DELETED: Final = "/deleted/"
 _WORK_SHARE: Final = 0.05
 """Share of the time of this process that looking may take."""
 _GROUP: Final = 50
@@ -91,7 +92,7 @@ and one is that this broker still coordinates."""
 _AT_ONCE: Final = 4
 """Transactions that assign the topics of a wal at the same time."""
 _CREATING: Final = msgspec.msgpack.Decoder(CreatingRecord)
-_IDS: Final = msgspec.msgpack.Decoder(list[TopicId])
+_NOTE: Final = msgspec.msgpack.Decoder(DeletedRecord)
 _encode = msgspec.msgpack.encode
 
 
@@ -102,7 +103,7 @@ def _is_below(prefix: str, item: KeyValue) -> bool:
 
 def _record_key(topic: str) -> str:
     split = split_partition(topic)
-    return _TOPICS + (split[0] if split else topic)
+    return TOPICS + (split[0] if split else topic)
 
 
 def _assign_conditions(action: AssignTopic) -> list[Condition]:
@@ -119,7 +120,7 @@ def _assign_conditions(action: AssignTopic) -> list[Condition]:
 def _follow_conditions(action: FollowWal) -> list[Condition]:
     return [
         Condition(ASSIGNMENTS + topic_key(action.topic_id), action.revision),
-        Condition(_record_key(action.topic), action.record_revision),
+        Condition(action.record, action.record_revision),
         Condition(WALS + wal_key(*action.wal), action.wal_revision),
     ]
 
@@ -154,8 +155,8 @@ class Coordinating:
     Args:
         store: the metadata.
         membership: of this broker; joined, and running while this runs.
-        topics, creating, deleted: the records of topics, the topics that are being created, and the ids of those that
-            were deleted, as this broker follows them.
+        topics, creating, deleted: the records of topics, the topics that are being created, and the notes of those
+            that were deleted, as this broker follows them.
         random: draws the ids of moves.
         weighing: makes what asks the brokers for their loads, and plans moves so that they become even; called when
             this broker coordinates others. None: what the brokers have is not known, and nothing moves for that.
@@ -175,7 +176,7 @@ class Coordinating:
         *,
         topics: Table[TopicRecord],
         creating: Table[CreatingRecord],
-        deleted: Table[list[TopicId]],
+        deleted: Table[DeletedRecord],
         random: Random,
         weighing: Callable[[], Weighing] | None = None,
         hindrances: Callable[[Sequence[tuple[str, TopicId]]], Awaitable[Mapping[TopicId, str]]] | None = None,
@@ -442,14 +443,14 @@ class Coordinating:
         The creations are listed first: one that has ended before that has its topic in the second list.
         """
         creating, _ = await self._store.list(CREATING)
-        deleted, _ = await self._store.list(_DELETED)
-        topics, _ = await self._store.list(_TOPICS)
+        deleted, _ = await self._store.list(DELETED)
+        topics, _ = await self._store.list(TOPICS)
         records = [decode_record(item, _CREATING.decode) for item in creating if _is_below(CREATING, item)]
         existing = {each for record in records for each in record.topic_ids}
         for item in topics:
-            if _is_below(_TOPICS, item):
+            if _is_below(TOPICS, item):
                 existing.update(decode_record(item, decode_topic).topic_ids)
-        notes = [decode_record(item, _IDS.decode) for item in deleted if is_topic_key(item.key.removeprefix(_DELETED))]
+        notes = [decode_record(item, _NOTE.decode) for item in deleted if is_topic_key(item.key.removeprefix(DELETED))]
         existing.update(self._survey.burying(notes))
         for action in actions:
             if action.topic_id not in existing:

@@ -148,11 +148,16 @@ class Departing(NamedTuple):
 
 
 class RemoteTopic(NamedTuple):
-    """A topic or partition of durability ``remote`` whose owner may have to change."""
+    """A topic or partition of durability ``remote`` whose owner may have to change.
+
+    Also one that was deleted, as long as its wal has not noted that: the owner of the wal is the one to do so.
+    """
 
     name: str
+    """Empty if it was deleted."""
+    record: str
+    """The key of its record, or of the note of its deletion."""
     record_revision: int
-    """Of the topic's record."""
     wal: Wal
     assignment: Assignment
     revision: int
@@ -246,7 +251,8 @@ class FollowWal(msgspec.Struct, frozen=True, kw_only=True):
     """Assign a topic to the owner of its wal. Conditional on all revisions."""
 
     topic_id: TopicId
-    topic: str
+    record: str
+    """See :class:`RemoteTopic`."""
     record_revision: int
     assignment: Assignment
     revision: int

@@ -71,7 +71,7 @@ def decide_failover(
         elif row is not None and owner != topic.assignment.owner:
             yield FollowWal(
                 topic_id=topic_id,
-                topic=topic.name,
+                record=topic.record,
                 record_revision=topic.record_revision,
                 assignment=Assignment(
                     owner, OwnerEpoch(topic.assignment.epoch + 1), Reason.FAILOVER, wal=topic.wal.name

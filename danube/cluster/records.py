@@ -36,14 +36,17 @@ __all__ = [
     "CLUSTER_KEY",
     "COORDINATOR",
     "CREATING",
+    "DELETED",
     "MOVES",
     "SESSIONS",
+    "TOPICS",
     "Assignment",
     "BrokerRecord",
     "BrokerState",
     "ClusterRecord",
     "CoordinatorRecord",
     "CreatingRecord",
+    "DeletedRecord",
     "MoveReason",
     "MoveRecord",
     "Reason",
@@ -70,7 +73,9 @@ BROKERS: Final = "/brokers/"
 SESSIONS: Final = "/sessions/"
 ASSIGNMENTS: Final = "/assignments/"
 """Prefix of the rows that assign topics to brokers, one for each topic."""
+TOPICS: Final = "/topics"
 CREATING: Final = "/creating"
+DELETED: Final = "/deleted/"
 MOVES: Final = "/moves/"
 """Prefix of the rows that order the move of a topic to another broker, one for each topic that is to move."""
 WALS: Final = "/wals/"
@@ -244,6 +249,14 @@ class CreatingRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
     session: int
     """Revision of the creator's session: if it has ended, nothing more will come."""
     topic_ids: tuple[TopicId, ...]
+
+
+class DeletedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A topic that was deleted, until all its owners have removed what they have of it."""
+
+    topic_ids: tuple[TopicId, ...]
+    storage: str = ""
+    """The one with the wals that hold it, if its durability is ``remote``; else it is in the journals of brokers."""
 
 
 def broker_name(broker: BrokerId) -> str:

@@ -12,7 +12,7 @@ tables anyway: each action is conditional on the revisions of its rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,16 +20,19 @@ import msgspec
 import trio
 
 from danube.cluster.coordinator import AssignedTopic, Garbage, OrderedMove, Picture, PicturedTopic, RemoteTopic, Wals
+from danube.cluster.deleted import burying
 from danube.cluster.features import FAILOVER_LEVEL
 from danube.cluster.membership import Membership
 from danube.cluster.placement import Candidate
 from danube.cluster.records import (
+    DELETED,
+    TOPICS,
     Assignment,
     BrokerState,
     CreatingRecord,
+    DeletedRecord,
     Wal,
     WalRecord,
-    broker_name,
     parse_broker,
     parse_topic_id,
     topic_key,
@@ -72,7 +75,7 @@ class Survey:
         membership: Membership,
         topics: Table[TopicRecord],
         creating: Table[CreatingRecord],
-        deleted: Table[list[TopicId]],
+        deleted: Table[DeletedRecord],
         candidates: Callable[[], Mapping[BrokerId, Candidate]],
         garbage: Callable[[], Sequence[Garbage]],
         clock: Callable[[], float] = trio.current_time,
@@ -167,16 +170,9 @@ class Survey:
         if self._seen is not None:
             self._calm = self._seen
 
-    def burying(self, deleted: Sequence[Sequence[TopicId]]) -> set[TopicId]:
-        """Return those of some deleted topics of which their owner may still have something."""
-        found = set()
-        for topic_ids in deleted:
-            for topic_id in topic_ids:
-                owner = self._membership.owner(topic_id)
-                record = self._membership.brokers.values.get(broker_name(owner)) if owner is not None else None
-                if record is not None and record.state is not BrokerState.GONE:
-                    found.add(topic_id)
-        return found
+    def burying(self, deleted: Iterable[DeletedRecord]) -> set[TopicId]:
+        """Return those of some deleted topics of which their owner, or one that gets its wal, may have something."""
+        return burying(deleted, self._membership.owner, self._membership.brokers.values)
 
     def _state(self, candidates: Mapping[BrokerId, Candidate]) -> tuple[Hashable, ...]:
         member = self._membership
@@ -213,7 +209,7 @@ class Survey:
     def _moves(self) -> dict[TopicId, OrderedMove]:
         """Return all orders to move a topic."""
         member, now = self._membership, trio.current_time()
-        deleted = {topic_id for topic_ids in self._deleted.values.values() for topic_id in topic_ids}
+        deleted = {topic_id for note in self._deleted.values.values() for topic_id in note.topic_ids}
         moves, known = dict[TopicId, OrderedMove](), dict[TopicId, tuple[int, float]]()
         for name, record in member.moves.values.items():
             topic_id, revision = parse_topic_id(name), member.moves.revision(name)
@@ -255,6 +251,7 @@ class Survey:
                     if assignment is not None:
                         assignments[topic_id] = AssignedTopic(assignment, table.revision(key))
             await self._give_way()
+        remote.update(self._deleted_remotely(wals, picture))
         for names in table.batches(ROWS_PER_TURN):
             for name, assignment, revision in names:
                 topic_id = parse_topic_id(name)
@@ -268,7 +265,7 @@ class Survey:
             assignments=assignments,
             creating=creating,
             wals=msgspec.structs.replace(wals, topics=remote),
-            burying=self.burying(list(self._deleted.values.values())),
+            burying=self.burying(self._deleted.values.values()),
         )
 
     def _wals(self) -> Wals:
@@ -286,19 +283,35 @@ class Survey:
         self, name: str, record: TopicRecord, revision: int, wals: Wals, picture: Picture
     ) -> Iterator[tuple[TopicId, RemoteTopic]]:
         """Yield what belongs to a topic of durability ``remote`` and may need another owner."""
-        table = self._membership.assignments
         spread: Mapping[BrokerId, int] | None = None if record.partitions else {}
         for each, topic_id in members(name, record):
-            key = topic_key(topic_id)
-            assignment: Assignment | None = table.values.get(key)
-            if assignment is None:
-                continue
-            wal = Wal(record.storage, wal_of(assignment))
-            owner = wals.owner(wal)
-            if owner not in picture.sessions or owner != assignment.owner:
+            stray = self._stray(topic_id, record.storage, wals, picture)
+            if stray is not None:
                 if spread is None:
                     spread = self._remote_spread(record, wals)
-                yield topic_id, RemoteTopic(each, revision, wal, assignment, table.revision(key), spread)
+                yield topic_id, RemoteTopic(each, TOPICS + name, revision, *stray, spread)
+
+    def _deleted_remotely(self, wals: Wals, picture: Picture) -> Iterator[tuple[TopicId, RemoteTopic]]:
+        """Yield deleted topics of durability ``remote`` whose deletion is another owner's to note."""
+        for name, note in self._deleted.values.items():
+            for topic_id in note.topic_ids if note.storage else ():
+                stray = self._stray(topic_id, note.storage, wals, picture)
+                if stray is not None:
+                    yield topic_id, RemoteTopic("", DELETED + name, self._deleted.revision(name), *stray)
+
+    def _stray(
+        self, topic_id: TopicId, storage: str, wals: Wals, picture: Picture
+    ) -> tuple[Wal, Assignment, int] | None:
+        """Return wal, assignment and its revision if the owner of the wal is away, or is not that of the topic."""
+        table, key = self._membership.assignments, topic_key(topic_id)
+        assignment: Assignment | None = table.values.get(key)
+        if assignment is None:
+            return None
+        wal = Wal(storage, wal_of(assignment))
+        owner = wals.owner(wal)
+        if owner in picture.sessions and owner == assignment.owner:
+            return None
+        return wal, assignment, table.revision(key)
 
     def _remote_spread(self, record: TopicRecord, wals: Wals) -> Counter[BrokerId]:
         """Return how many partitions each broker has or is about to get, because of a move or as the owner of a wal."""

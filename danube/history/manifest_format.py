@@ -281,6 +281,10 @@ class Bucket:
         """When the record of a name was stated last, also that it was deleted."""
         self._empty()
 
+    def is_foreign(self, incarnation: str) -> bool:
+        """Whether the bucket was written with other metadata than those of an incarnation."""
+        return bool(self.epoch) and self.incarnation != incarnation
+
     def _empty(self) -> None:
         self.parts: dict[TopicId, dict[Offset, tuple[str, SegmentPart]]] = {}
         self.starts: dict[TopicId, Offset] = {}

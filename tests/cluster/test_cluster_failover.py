@@ -46,7 +46,9 @@ FIRST = Wal("s3", "b1")
 
 def topic(owner: BrokerId, wal: Wal = FIRST, epoch: int = 1, revision: int = 10) -> RemoteTopic:
     name = "" if wal.name == broker_name(owner) else wal.name
-    return RemoteTopic("/default/t", 5, wal, Assignment(owner, OwnerEpoch(epoch), wal=name), revision)
+    return RemoteTopic(
+        "/default/t", "/topics/default/t", 5, wal, Assignment(owner, OwnerEpoch(epoch), wal=name), revision
+    )
 
 
 def candidates(*brokers: BrokerId, topics: Mapping[BrokerId, int] | None = None) -> dict[BrokerId, Candidate]:
@@ -164,7 +166,7 @@ def test_topics_follow_their_wal_although_their_former_owner_is_back() -> None:
         (found,) = decide_failover(wals, sessions, candidates(*sessions))
         assert found == FollowWal(
             topic_id=TopicId(1),
-            topic="/default/t",
+            record="/topics/default/t",
             record_revision=5,
             assignment=Assignment(B2, OwnerEpoch(5), Reason.FAILOVER, wal="b1"),
             revision=11,

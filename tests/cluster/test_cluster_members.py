@@ -22,12 +22,14 @@ from danube.cluster.records import (
     CLUSTER_KEY,
     COORDINATOR,
     CREATING,
+    DELETED,
     SESSIONS,
     Assignment,
     BrokerRecord,
     BrokerState,
     ClusterRecord,
     CreatingRecord,
+    DeletedRecord,
     Reason,
     SessionRecord,
     broker_name,
@@ -93,10 +95,7 @@ class Broker:
         self.creating = Table(
             self.faults, CREATING, CreatingRecord, watched=True, on_change=heard, is_name=is_topic_name
         )
-        decode = msgspec.msgpack.Decoder(list[TopicId]).decode
-        self.deleted = Table(
-            self.faults, "/deleted/", list, decode=decode, watched=True, on_change=heard, is_name=is_topic_key
-        )
+        self.deleted = Table(self.faults, DELETED, DeletedRecord, watched=True, on_change=heard, is_name=is_topic_key)
         self.coordinating = self.coordinator()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -174,7 +173,7 @@ async def test_keys_of_another_program_end_no_broker(
 ) -> None:
     keys = [
         f"{prefix}of-another-program"
-        for prefix in (ASSIGNMENTS, SESSIONS, BROKERS, COORDINATOR, "/topics/", "/creating/", "/deleted/")
+        for prefix in (ASSIGNMENTS, SESSIONS, BROKERS, COORDINATOR, "/topics/", "/creating/", DELETED)
     ]
     async with cluster("a", "b") as (store, (one, two), nursery):
         await store.transact([], [Put(key, b"\xc1") for key in keys])
@@ -612,7 +611,8 @@ async def test_a_coordinator_that_missed_every_event_still_acts() -> None:
 async def test_the_assignment_of_a_deleted_topic_is_kept_for_its_owner_until_that_is_forgotten() -> None:
     async with cluster("x", "y") as (store, brokers, _):
         await create(store, "t", 1, Durability.DISK, B2)
-        await store.transact([], [Delete("/topics/default/t"), Put("/deleted/" + topic_key(TopicId(1)), encode([1]))])
+        note = Put(DELETED + topic_key(TopicId(1)), encode(DeletedRecord((TopicId(1),))))
+        await store.transact([], [Delete("/topics/default/t"), note])
         await brokers[1].kill()
         await trio.sleep(10)
         assert await assignment(store, 1) is not None, "its journal has to note the deletion"

@@ -17,7 +17,17 @@ from msgspec import structs
 
 from danube.cluster.coordinating import Coordinating
 from danube.cluster.membership import Membership
-from danube.cluster.records import ASSIGNMENTS, BROKERS, CREATING, Assignment, CreatingRecord, SessionRecord, topic_key
+from danube.cluster.records import (
+    ASSIGNMENTS,
+    BROKERS,
+    CREATING,
+    DELETED,
+    Assignment,
+    CreatingRecord,
+    DeletedRecord,
+    SessionRecord,
+    topic_key,
+)
 from danube.metadata import MemoryStore, MetadataStore, Put, Table
 from danube.model import Durability
 from danube.model.ids import OwnerEpoch, TopicId
@@ -55,8 +65,7 @@ class Member(Broker):
             self.peers.identify(structs.replace(self.peers.own, incarnation=self.member.cluster.incarnation))
         topics = Table(store, "/topics", TopicRecord, watched=True, on_change=self._heard)
         creating = Table(store, CREATING, CreatingRecord, watched=True, on_change=self._heard)
-        decode = msgspec.msgpack.Decoder(list[TopicId]).decode
-        deleted = Table(store, "/deleted/", list, decode=decode, watched=True, on_change=self._heard)
+        deleted = Table(store, DELETED, DeletedRecord, watched=True, on_change=self._heard)
         self.coordinating = Coordinating(
             store,
             self.member,

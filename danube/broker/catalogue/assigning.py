@@ -85,11 +85,12 @@ class Assigning:
                 await self._changes.change(partial(self.assigned, self._mine(ids), Reason.FOUND, epoch))
 
     @asynccontextmanager
-    async def restoring(self, topic_ids: Iterable[TopicId]) -> AsyncIterator[None]:
+    async def restoring(self, topic_ids: Iterable[TopicId], wal: str = "") -> AsyncIterator[None]:
         """Assign topics to this broker whose history is entered before their records, inside the block.
 
         Those that have an owner keep it. The epochs are as high as :meth:`Membership.raise_epoch` has demanded. Like a
         creation in several steps it is announced, so that the coordinator does not delete the assignments meanwhile.
+        ``wal``: see :class:`Assignment`.
         """
         changes, creating = self._changes, self._tables.creating
         epoch = max(self._membership.first_epoch, self._membership.restored_epoch)
@@ -99,7 +100,7 @@ class Assigning:
                 session = self._membership.session_condition.mod_revision
                 record = CreatingRecord(creator=self._membership.me, session=session, topic_ids=tuple(ids))
                 await changes.put(creating, name, record)
-                await changes.change(partial(self.assigned, self._mine(ids), Reason.FOUND, epoch))
+                await changes.change(partial(self.assigned, self._mine(ids), Reason.FOUND, epoch, wal))
             yield
         finally:
             for name in announced.keys() & creating.values.keys():

@@ -12,7 +12,7 @@ Keys::
                                                shared is called {storage}@{broker} there
     /assignments/{topic id}                    the owner of a topic or partition, see danube.cluster.records
     /creating/{namespace}/{topic}              CreatingRecord, while the assignments of many partitions are written
-    /deleted/{first topic id}                  ids of a topic that was deleted; until the journals note that, too
+    /deleted/{first topic id}                  DeletedRecord of a topic; until the journals or wals note that, too
     /gaps/{topic id}/{start}                   GapRecord, see danube.cluster.gaps
     /writers/{broker}/catalogue                guard of this broker's changes of all but subscriptions
 """
@@ -22,13 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from danube.cluster.gaps import GAPS, GapRecord, is_gap_name
-from danube.cluster.records import CREATING, CreatingRecord, is_topic_key, is_topic_name
+from danube.cluster.records import CREATING, DELETED, TOPICS, CreatingRecord, DeletedRecord, is_topic_key, is_topic_name
 from danube.metadata import MetadataStore, RowChange, Table, TextNames
 from danube.model import TopicPolicies
-from danube.model.ids import TopicId
 from danube.model.records import NamespaceRecord, TopicRecord, encode_briefly
 
 __all__ = ["Tables"]
@@ -60,7 +57,7 @@ class Tables:
         )
         self.topics = Table(
             store,
-            "/topics",
+            TOPICS,
             TopicRecord,
             watched=True,
             on_change=on_topic,
@@ -74,15 +71,7 @@ class Tables:
         )
         self.withheld = Table(store, "/withheld/", TopicRecord, watched=True)
         self.creating = Table(store, CREATING, CreatingRecord, watched=True, is_name=is_topic_name)
-        self.deleted: Table[list[TopicId]] = Table(
-            store,
-            "/deleted/",
-            list,
-            decode=msgspec.msgpack.Decoder(list[TopicId]).decode,
-            watched=True,
-            is_name=is_topic_key,
-        )
-
+        self.deleted = Table(store, DELETED, DeletedRecord, watched=True, is_name=is_topic_key)
         self.gaps = Table(store, GAPS, GapRecord, watched=True, on_change=on_gap, is_name=is_gap_name)
 
     @property

@@ -307,11 +307,13 @@ class Following:
             if directory.level(record).recovers_itself:
                 await directory.levels.bucket.bury(burial.name, record.topic_ids)
             mine = [topic_id for topic_id in record.topic_ids if self._membership.owns(topic_id)]
+            if directory.level(record).recovers_itself:  # what is in other wals stays noted until they are open
+                mine = [each for each in mine if directory.levels.bucket.has_noted(record.storage, each)]
             if directory.level(record).checkpointed and mine:
                 await directory.runtime.journal.bury(mine)
             for topic_id in mine:
                 await self._drop_history(topic_id, burial.name)
-            await self._drop_records(burial)
+            await self._drop_records(burial, mine)
         except (DanubeError, OSError) as error:
             _log.warning(
                 "the deletion of topic %r is completed at the next start: %s",
@@ -324,9 +326,9 @@ class Following:
             self._burials.pop(record.topic_ids[0], None)
             burial.end(failure)
 
-    async def _drop_records(self, burial: Burial) -> None:
+    async def _drop_records(self, burial: Burial, mine: list[TopicId]) -> None:
         """Remove what is left in the metadata; the deletion is complete without it."""
-        buried = partial(self._catalogue.deletions.buried, burial.record.topic_ids)
+        buried = partial(self._catalogue.deletions.buried, burial.record.topic_ids, mine)
         if not await self._tried(buried, burial.name, "what the metadata hold"):
             burial.end()
             await self._repeat(buried, burial.name, "what the metadata hold")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from danube.broker.topic.recovered import RecoveryVisitor, TopicSnapshot
-from danube.cluster.records import Reason, topic_key
+from danube.cluster.records import DeletedRecord, Reason, topic_key
 from danube.dispatch import encode_entry
 from danube.model.errors import DataLossError
 from danube.model.ids import FIRST_OFFSET, TopicId
@@ -46,8 +46,7 @@ class Unsettled(NamedTuple):
 
     changed: list[Topic]
     """Topics whose state is not the one that their entries describe."""
-    deleted: list[list[TopicId]]
-    """Ids of deleted topics, those of one together."""
+    deleted: list[DeletedRecord]
     void: list[TopicId]
     """Topics whose entries count for nothing: they have moved away, or their move to this broker was given up."""
     kept: dict[TopicId, bytes]
@@ -135,8 +134,8 @@ async def recover(
             extra=log_event("topic.without_messages", count=len(bare)),
         )
     deleted = catalogue.deletions.noted()
-    for ids in deleted:
-        for topic_id in ids:
+    for note in deleted:
+        for topic_id in note.topic_ids:
             if topic_id not in names:  # else it was restored from a bucket
                 runtime.journal.drop_topic(topic_id)
     _strand(runtime.journal, runtime.journal.topic_ids() - catalogue.alive())
@@ -233,10 +232,14 @@ async def settle(directory: Directory, found: Unsettled) -> None:
     await journal.bury(found.void)
     await journal.save({topic.topic_id: topic.whole_snapshot() for topic in found.changed} | found.kept)
     alive = catalogue.alive()
-    for ids in found.deleted:
-        here = {topic_id for topic_id in ids if directory.membership.owns(topic_id)} | (journal.topic_ids() & set(ids))
-        await journal.bury([topic_id for topic_id in ids if topic_id in here and topic_id not in alive])
-        await catalogue.deletions.buried(ids)
+    for note in found.deleted:
+        ids = note.topic_ids
+        if not alive.isdisjoint(ids):
+            await catalogue.deletions.restored(note)
+        elif not note.storage:  # else the wal is asked first, see Reconciliation.bury_noted
+            here = {each for each in ids if directory.membership.owns(each)} | (journal.topic_ids() & set(ids))
+            await journal.bury([topic_id for topic_id in ids if topic_id in here])
+            await catalogue.deletions.buried(ids)
     journal.snapshot = directory.snapshot_of
     directory.following.recovered()
 

@@ -32,6 +32,7 @@ from danube.model.log_events import log_event
 if TYPE_CHECKING:
     from danube.broker.durability.claims import Claims
     from danube.cluster.membership import Membership
+    from danube.cluster.records import DeletedRecord
     from danube.metadata import Table
     from danube.model.records import TopicRecord
 
@@ -51,16 +52,19 @@ class Adoption:
 
     Args:
         membership: of this broker.
-        topics: the records of all topics.
+        topics, deleted: the records of all topics, and the notes of those that were deleted.
         claims: of this broker.
 
     Attributes:
         failures: why a wal could not be opened at the last attempt.
     """
 
-    def __init__(self, membership: Membership, topics: Table[TopicRecord], claims: Claims) -> None:
+    def __init__(
+        self, membership: Membership, topics: Table[TopicRecord], deleted: Table[DeletedRecord], claims: Claims
+    ) -> None:
         self._membership = membership
         self._topics = topics
+        self._deleted = deleted
         self._claims = claims
         self._wake = trio.Event()
         self._opening: set[Wal] = set()
@@ -120,10 +124,16 @@ class Adoption:
         self._wake.set()  # it may have been lost again at once
 
     async def _wanted(self) -> list[Wal]:
-        """Return the wals that are to be opened: they have topics, and the metadata say that they are this broker's."""
+        """Return the wals that are to be opened: they have topics, and the metadata say that they are this broker's.
+
+        Also one that has only topics whose deletion it has not noted yet.
+        """
         me, open_ = self._membership.me, self._claims.wals
         assignments = self._membership.assignments.values
         found: set[Wal] = set()
+        for note in self._deleted.values.values():
+            given = [assignments.get(topic_key(topic_id)) for topic_id in note.topic_ids if note.storage]
+            found.update(Wal(note.storage, wal_of(each)) for each in given if each is not None)
         for rows in self._topics.batches(_TOPICS_PER_TURN):
             for _, record, _ in rows:
                 if record.durability is not Durability.REMOTE:

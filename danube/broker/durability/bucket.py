@@ -205,6 +205,8 @@ class BucketLevel(Level):
         self._adoption: Adoption | None = None
         self._adopts = False
         self._tasks: trio.Nursery | None = None
+        """For adopting wals; not before this broker has begun to open its own."""
+        self._background: trio.Nursery | None = None
         self.claims.on_started = self._look_for_wals
         self.membership.on_wal = self._look_for_wals
         self.membership.on_assigned.append(self._assignment_changed)
@@ -221,6 +223,7 @@ class BucketLevel(Level):
         is_new = not any(self.catalogue.topics())
         if is_new:
             self.catalogue.unknown = self.claims.unknown
+        self._background = tasks
         await self.claims.start(tasks, journals, is_new=is_new)
         self._tasks = tasks
         self._look_for_wals()
@@ -229,9 +232,13 @@ class BucketLevel(Level):
         """Commit pending entries, and close the journals."""
         await self.claims.aclose()
 
-    async def _claimed(self, name: str) -> None:
-        for topic in self.catalogue.withheld(name):
+    async def _claimed(self, wal: Wal) -> None:
+        for topic in self.catalogue.withheld(wal.storage):
             await self.reconciliation.serve_withheld(topic)  # the other one may have been deleted while this was opened
+        if self._background is not None and any(
+            each.storage == wal.storage for each in self.catalogue.deletions.noted()
+        ):
+            self._background.start_soon(self.reconciliation.bury_noted, wal)
 
     # --- Recovery ---
 
@@ -277,7 +284,7 @@ class BucketLevel(Level):
             if is_home:
                 self.claims.release_manifests(name, history.catalogue.epoch)
             if reconciliation.is_foreign(bucket):
-                await reconciliation.enter_history(name, bucket, recovered, restoring)
+                await reconciliation.enter_history(wal, bucket, recovered, restoring)
             if recovered.state.copies:
                 await self.handover.settle_copies(wal, journal, recovered)
             if not self.membership.is_alone:
@@ -295,7 +302,7 @@ class BucketLevel(Level):
         except BaseException:
             history.catalogue.forget_commits(name, f"wal/{place}/")  # the topics may go on, and return, in another wal
             raise
-        self._revive(wal, journal, records, recovered)
+        self._revive(wal, journal, reconciliation.undeleted(wal, recovered, records), recovered)
         return journal, bucket if is_home and not others else None
 
     async def _wait_followed(self, wal: Wal, recovered: RemoteRecovered) -> None:
@@ -420,12 +427,14 @@ class BucketLevel(Level):
         if self._adoption is None:
             from danube.broker.durability.adoption import Adoption  # a broker that is alone needs none
 
-            self._adoption = Adoption(self.membership, self.catalogue.tables.topics, self.claims)
+            tables = self.catalogue.tables
+            self._adoption = Adoption(self.membership, tables.topics, tables.deleted, self.claims)
         return self._adoption
 
     def _look_for_wals(self) -> None:
         """A wal has another owner, or was lost, or this broker has begun to open wals."""
-        if self._tasks is None or (self.membership.is_alone and not self.membership.wals.values):
+        has_others = not self.membership.is_alone or self.membership.wals.values or self.claims.has_others
+        if self._tasks is None or not has_others:
             return
         if not self._adopts:
             self._adopts = True
@@ -613,6 +622,11 @@ class BucketLevel(Level):
             return False
         return any(topic_id in left for wal, left in self.left.items() if wal.name == wal_of(assignment))
 
+    def has_noted(self, storage: str, topic_id: TopicId) -> bool:
+        """Whether the wal of a topic is open, so that :meth:`bury` has noted there that the topic was deleted."""
+        name = self.membership.wal_of(topic_id)
+        return name is not None and Wal(storage, name) in self.claims.wals
+
     def kept_records(self, wal: Wal) -> dict[str, TopicRecord]:
         """Return the records of the topics in a wal, also withheld ones, but none whose deletion has begun."""
         withheld = {
@@ -767,7 +781,7 @@ class BucketLevel(Level):
         await self.bury(name, record.topic_ids, {wal: journal})
         while True:
             try:
-                record = await self.catalogue.deletions.delete(name)
+                record = await self.catalogue.deletions.delete(name, storage=record.storage)
                 break
             except DanubeError as error:
                 if not error.retryable:

@@ -27,7 +27,15 @@ import trio
 from danube.broker.runtime.runtime import Runtime
 from danube.cluster.membership import Membership
 from danube.cluster.records import Wal, beginner_of
-from danube.history import Bucket, History, RemoteJournal, brokers_with_commits, highest_epoch, wal_place
+from danube.history import (
+    Bucket,
+    History,
+    RemoteJournal,
+    brokers_with_commits,
+    highest_epoch,
+    read_bucket,
+    wal_place,
+)
 from danube.model.errors import (
     DanubeError,
     FailedPreconditionError,
@@ -71,13 +79,14 @@ class Claims:
         recover: claims a wal, and returns its journal with its topics recovered, before it runs; and, for the home of a
             storage, the bucket whose history is this broker's now.
         take_over: takes over that history in a storage, when the journal runs: the topics are served by then.
-        claimed: called when the journal of a storage runs.
+        claimed: called when the journal of a wal runs.
         lost: called when another broker has claimed a wal; its journal accepts nothing more.
 
     Attributes:
         journals: those for new topics, by storage.
         wals: all open ones.
         on_started: called when :meth:`start` has come to an end about a storage.
+        has_others: whether this broker has begun other wals than its homes.
         failures: why a storage could not be claimed, by storage.
     """
 
@@ -91,7 +100,7 @@ class Claims:
         has_topics: Callable[[Wal], bool],
         recover: Callable[[Wal, bool], Awaitable[tuple[RemoteJournal, Bucket | None]]],
         take_over: Callable[[str, Bucket], Awaitable[None]],
-        claimed: Callable[[str], Awaitable[None]],
+        claimed: Callable[[Wal], Awaitable[None]],
         lost: Callable[[Wal], None],
     ) -> None:
         self._runtime = runtime
@@ -106,6 +115,7 @@ class Claims:
         self.journals: dict[str, RemoteJournal] = {}
         self.wals: dict[Wal, RemoteJournal] = {}
         self.on_started: Callable[[], None] = lambda: None
+        self.has_others = False
         self._losses: Counter[Wal] = Counter()
         self._starting: set[str] = set()
         """Storages that :meth:`start` still tries to claim."""
@@ -161,9 +171,8 @@ class Claims:
         pause_s = _RETRY_S
         while True:
             try:
-                if name in self._unread:
-                    for wal in await self._found(name):
-                        await self.open_wal(wal)
+                for wal in await self._unread_wals(name):
+                    await self.open_wal(wal)
                 home = self.home(name)
                 if self._has_topics(home) or await highest_epoch(self._storages[name], self.place(home)):
                     await self.open(name)
@@ -253,11 +262,20 @@ class Claims:
             for journal in self.wals.values():
                 nursery.start_soon(journal.aclose)
 
-    async def _found(self, name: str) -> list[Wal]:
-        """Return the other wals that a broker of this name has begun in a storage: new metadata do not know them."""
-        me, home = self._membership.me, self.home(name)
-        places = await brokers_with_commits(self._storages[name], self._runtime.config.cluster)
-        return [Wal(name, each) for each in sorted(places) if is_wal_of(each, me) and each != home.name]
+    async def _unread_wals(self, name: str) -> list[Wal]:
+        """Return the other wals that a broker of this name has begun in a storage, if the metadata do not know them.
+
+        That is so until the history there is taken over, also if there are other topics by now.
+        """
+        member, home, storage = self._membership, self.home(name), self._storages[name]
+        places = await brokers_with_commits(storage, self._runtime.config.cluster)
+        wals = [Wal(name, each) for each in sorted(places) if is_wal_of(each, member.me) and each != home.name]
+        found = [wal for wal in wals if member.owner_of_wal(*wal) == member.me]
+        self.has_others |= bool(found)
+        if not found or name in self._unread:
+            return found
+        bucket = await read_bucket(storage, self._runtime.config.cluster)
+        return found if bucket.is_foreign(self._history.catalogue.incarnation) else []
 
     async def open(self, name: str) -> RemoteJournal:
         """Return the journal for new topics of a storage; open it if it is not running yet.
@@ -319,7 +337,7 @@ class Claims:
                     if self.gives_way(wal):
                         self.lose(wal, error)  # the next attempt has a higher epoch
                     raise
-        await self._claimed(name)
+        await self._claimed(wal)
 
     async def _run(
         self, wal: Wal, journal: RemoteJournal, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -17,10 +17,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+import trio
 
+from danube.cluster.deleted import doomed, existing
+from danube.cluster.records import Wal
 from danube.history import Bucket, RemoteRecovered, brokers_with_commits, enter, survey_topics
 from danube.model import Durability
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError
@@ -31,11 +34,13 @@ from danube.storage import Storage
 
 if TYPE_CHECKING:
     from danube.broker.durability.bucket import BucketLevel
-    from danube.cluster.records import Wal
+    from danube.cluster.records import DeletedRecord
 
 __all__ = ["Reconciliation"]
 
 _log = logging.getLogger("danube.remote")
+
+_RETRY_S: Final = 1.0
 
 
 class Reconciliation:
@@ -51,13 +56,18 @@ class Reconciliation:
         self._storages = storages
         self._runtime, self._catalogue, self._history = level.runtime, level.catalogue, level.history
         self._membership, self._registry = level.membership, level.registry
+        self._doomed: dict[Wal, dict[TopicId, str]] = {}
+        """By open wal: deleted topics that it had when it was recovered, with the names of the topics as a whole.
+
+        They are not served; their deletion is noted in the wal by :meth:`bury_noted`.
+        """
 
     def is_foreign(self, bucket: Bucket) -> bool:
         """Whether a bucket was written with other metadata than these."""
-        return bool(bucket.epoch) and bucket.incarnation != self._history.catalogue.incarnation
+        return bucket.is_foreign(self._history.catalogue.incarnation)
 
     async def enter_history(
-        self, name: str, bucket: Bucket, recovered: RemoteRecovered, restoring: AsyncExitStack
+        self, wal: Wal, bucket: Bucket, recovered: RemoteRecovered, restoring: AsyncExitStack
     ) -> None:
         """Enter the segments of recovered topics from the manifests; the metadata is new and the bucket is not.
 
@@ -65,6 +75,7 @@ class Reconciliation:
         no manifest mentions are left alone: their messages are still in commits, and the broker that wrote them may
         still delete them.
         """
+        name = wal.storage
         if bucket.epoch >= self._history.catalogue.epoch:
             raise OwnerFencedError(
                 f"{self._storages[name].url}: a broker of epoch {bucket.epoch} has taken over this history; this one,"
@@ -79,7 +90,7 @@ class Reconciliation:
         if damaged:
             raise DataLossError(f"{self._storages[name].url} is damaged: {'; '.join(damaged[:5])}")
         chains = [survey.chain(number) for number in ids]
-        await restoring.enter_async_context(self._catalogue.assigning.restoring(ids))
+        await restoring.enter_async_context(self._catalogue.assigning.restoring(ids, self._level.noted(wal)))
         for number in ids:
             await self._history.adopt_topic(number)  # an earlier attempt may have entered some of it
         await enter(self._history.catalogue, name, survey, chains, self._runtime.clock_us())
@@ -109,14 +120,14 @@ class Reconciliation:
         """Return the topics of other metadata that a bucket's manifests list, and that are not in these; log them.
 
         Commits describe the topics of durability remote: one that only a manifest lists was deleted at the very end.
-        That holds only if there are no commits of other brokers, which will be claimed by brokers of their names.
+        That holds only if there are no commits in other wals, which will be claimed by the brokers of their names.
 
         Raises:
             StorageError: the storage does not answer.
         """
-        cluster, broker = self._runtime.config.cluster, self._history.catalogue.tenure.broker
-        logs = await brokers_with_commits(self._storages[name], cluster)
-        is_only_log = {wal.partition("-")[0] for wal in logs} <= {broker}
+        claims = self._level.claims
+        logs = await brokers_with_commits(self._storages[name], self._runtime.config.cluster)
+        is_only_log = {Wal(name, log) for log in logs} <= claims.wals.keys() | {claims.home(name)}
         others = sorted(
             topic
             for topic, record in bucket.topics.items()
@@ -149,19 +160,13 @@ class Reconciliation:
         if not self._membership.is_alone:
             self._level.handover.compare(wal, recovered, is_foreign=is_foreign)
         found: dict[str, tuple[list[TopicId], TopicRecord]] = {}
-        deleted = {topic_id for ids in catalogue.deletions.noted() for topic_id in ids}
+        deleted, assignments = self._deleted(), self._membership.assignments.values
+
+        def may_lack(topic_id: TopicId) -> bool:
+            return is_foreign or topic_id not in recovered.state.leaving
+
         for topic, (topic_ids, encoded) in recovered.state.topics.items():
-            ids = [
-                topic_id
-                for topic_id in topic_ids
-                if self._membership.wal_of(topic_id) == wal.name
-                # Without an assignment: the metadata are new, or it was deleted after it had moved away from here.
-                or (
-                    self._membership.wal_of(topic_id) is None
-                    and topic_id not in deleted
-                    and (is_foreign or topic_id not in recovered.state.leaving)
-                )
-            ]
+            ids = existing(topic_ids, wal.name, assignments, deleted, may_lack)
             if ids:
                 found[topic] = ids, msgspec.structs.replace(decode_topic(encoded), storage=name)
         for topic, (_, record) in list(found.items()):
@@ -170,7 +175,7 @@ class Reconciliation:
                 continue
             if present.durability is Durability.REMOTE and present.storage == name:
                 # Deleted and created again, before the bucket recorded either.
-                await self._take_back(topic, present)
+                await self._take_back(wal, topic, present)
             else:
                 await self._withhold(topic, record, present)
                 del found[topic]
@@ -182,7 +187,7 @@ class Reconciliation:
                         f"{url}: wal {wal.name} lacks topic {topic!r}, which was moved there; restore the objects below"
                         " wal/ from a copy"
                     )
-                await self._take_back(topic, record)
+                await self._take_back(wal, topic, record)
         for topic, (ids, record) in found.items():
             copy = catalogue.find(topic)
             if copy is None:
@@ -262,13 +267,67 @@ class Reconciliation:
                 extra=log_event("topic.note_left", topic=name),
             )
 
-    async def _take_back(self, topic: str, record: TopicRecord) -> None:
+    async def _take_back(self, wal: Wal, topic: str, record: TopicRecord) -> None:
         _log.warning(
             "topic %r is removed: its creation was not finished, or its deletion had begun",
             topic,
             extra=log_event("topic.removed", topic=topic),
         )
-        await self._catalogue.deletions.delete(topic)
-        await self._catalogue.deletions.buried(record.topic_ids)
+        here = self._level.ids_in(wal, record)
+        await self._catalogue.deletions.delete(topic, storage=record.storage)
         for number in record.topic_ids:
-            await self._history.drop_topic(number, topic)
+            await self._history.drop_topic(number, topic)  # it is not this broker's any more without its assignment
+        await self._catalogue.deletions.buried(record.topic_ids, here)
+
+    # --- Deletions
+
+    def _deleted(self) -> set[TopicId]:
+        """Return the ids of deleted topics that are noted, without those that were restored since."""
+        notes = self._catalogue.deletions.noted()
+        return {each for note in notes for each in note.topic_ids} - self._catalogue.alive() if notes else set()
+
+    def undeleted(
+        self, wal: Wal, recovered: RemoteRecovered, found: Mapping[str, tuple[list[TopicId], TopicRecord]]
+    ) -> dict[str, tuple[list[TopicId], TopicRecord]]:
+        """Return the topics of a wal that were not deleted since they were found, and keep the others in mind.
+
+        To be called just before the topics are served: what is deleted later is ended by that.
+        """
+        deleted = self._deleted()
+        self._doomed[wal] = doomed({name: ids for name, (ids, _) in recovered.state.topics.items()}, deleted)
+        return {topic: (ids, record) for topic, (ids, record) in found.items() if deleted.isdisjoint(ids)}
+
+    async def bury_noted(self, wal: Wal) -> None:
+        """Task: note in a wal which topics were deleted while it was not open, and remove what is left of them.
+
+        Those that are deleted later note that themselves. Repeated until it succeeds, or the wal is lost.
+        """
+        failing = False
+        while wal in self._level.claims.wals:
+            try:
+                deleted = self._deleted()
+                for note in self._catalogue.deletions.noted():
+                    if note.storage == wal.storage and deleted.issuperset(note.topic_ids):
+                        await self._bury_noted(wal, note)
+                return
+            except DanubeError as error:
+                if not failing:
+                    _log.warning(
+                        "what is left of deleted topics in wal %s of storage %r is removed later: %s",
+                        wal.name,
+                        wal.storage,
+                        error,
+                        extra=log_event("remote.deletion_left", storage=wal.storage),
+                    )
+                failing = True
+            await trio.sleep(_RETRY_S)
+
+    async def _bury_noted(self, wal: Wal, note: DeletedRecord) -> None:
+        level, names = self._level, self._doomed.get(wal, {})
+        ids = [each for each in note.topic_ids if self._membership.wal_of(each) == wal.name or each in names]
+        for name in sorted({names[each] for each in ids if each in names}):
+            await level.bury(name, ids, {wal: level.claims.wals[wal]})
+        for topic_id in ids:
+            await self._history.drop_topic(topic_id, names.get(topic_id, ""))
+        if ids:
+            await self._catalogue.deletions.buried(note.topic_ids, ids)

@@ -157,7 +157,8 @@ class ClusterWorld:
         self.settings = settings
         self.trace = Trace(keep=100)
         self.network = Network(Random(1), self.trace)
-        self.buckets: dict[str, dict[str, MemorySpace]] = {}
+        self.buckets: dict[str, dict[str, MemorySpace]] = settings.pop("buckets", {})
+        """Those of an earlier world, whose metadata are lost; else new ones."""
         self.machines: list[Machine] = []
 
     def wall_clock_us(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -142,11 +141,11 @@ async def test_what_is_left_of_a_deleted_topic_is_removed_when_the_metadata_answ
         buried = catalogue.deletions.buried
         attempts = count(1)
 
-        async def unlucky(topic_ids: Sequence[TopicId]) -> None:
+        async def unlucky(*arguments: Any) -> None:
             if next(attempts) < 3:
                 await trio.lowlevel.checkpoint()
                 raise UnavailableError("no answer")
-            await buried(topic_ids)
+            await buried(*arguments)
 
         catalogue.deletions.buried = unlucky  # type: ignore[method-assign]
         await owner.broker.directory.delete("/default/t")

@@ -9,6 +9,7 @@ import pytest
 import trio
 from broker.broker_harness import RunningBroker, running_broker
 
+from danube.cluster.records import DeletedRecord, topic_key
 from danube.log import Journal
 from danube.model.errors import (
     FailedPreconditionError,
@@ -121,7 +122,7 @@ async def test_deleted_topics_are_not_stranded(tmp_path: Path, monkeypatch: pyte
             patch.setattr(Journal, "bury", never)
             with pytest.raises(UnavailableError):
                 await client.admin.delete_topic("/default/cut-off")
-        assert running.broker.directory.catalogue.deletions.noted() == [[cut_off]]
+        assert running.broker.directory.catalogue.deletions.noted() == [DeletedRecord((cut_off,))]
         for _ in range(2):
             await running.restart(crash=True)
             assert running.broker.info().stranded_topics == 0
@@ -129,6 +130,34 @@ async def test_deleted_topics_are_not_stranded(tmp_path: Path, monkeypatch: pyte
         assert running.broker.runtime.journal.topic_ids() == {running.topic("/default/kept").topic_id}
         async with client.producer("/default/gone") as producer:
             assert (await producer.send(b"anew")).offset == 0
+
+
+async def test_a_topic_that_was_restored_after_a_deletion_that_was_cut_off_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start took the note of the deletion for the truth, and removed subscriptions and assignment."""
+    name = "/default/t"
+    async with running_broker(tmp_path) as running, running.client() as client:
+        await client.admin.create_topic(name)
+        async with client.consumer(name, subscription="s"):
+            record = running.broker.directory.catalogue.expect(name)
+            topic_id = running.topic(name).topic_id
+            kept = running.topic(name).subscriptions["s"].record
+            assert kept is not None
+
+        async def never(journal: Journal, topic_ids: Iterable[int]) -> None:
+            raise UnavailableError("the journal is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "bury", never)
+            with pytest.raises(UnavailableError):
+                await client.admin.delete_topic(name)
+        await running.broker.directory.catalogue.creations.restore(name, record, {topic_id: {"s": kept}})
+        for _ in range(3):
+            await running.restart(crash=True)
+            assert set(running.topic(name).subscriptions) == {"s"}
+            assert topic_key(topic_id) in running.broker.directory.membership.assignments.values
+            assert running.broker.directory.catalogue.deletions.noted() == []
 
 
 async def test_stranded_topics_are_listed_and_given_up_with_consent(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import trio
 from broker.broker_harness import wait_until
 from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 
+from danube.broker.durability import claims as claiming
+from danube.broker.durability.bucket import BucketLevel
 from danube.broker.durability.reconciliation import Reconciliation
 from danube.client import Client
 from danube.cluster.records import Wal
@@ -320,6 +322,70 @@ async def test_a_topic_that_was_adopted_is_changed_enlarged_and_deleted(tmp_path
         assert names(second) == {f"/default/t-part-{index}" for index in range(3)}
         async with second.client() as client:
             assert sorted(await all_of(client, "/default/t", 30)) == sorted(numbered(30))
+
+
+@pytest.mark.parametrize("how", ["at once", "sealed", "behind another topic", "one wal after the other"])
+async def test_new_metadata_find_all_wals_of_a_broker(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topics of the second one were taken for moved, or for deleted if there was any other topic by then."""
+    is_away, look, recover = True, claiming.brokers_with_commits, BucketLevel._recover
+
+    async def looks(*arguments: Any) -> Any:
+        if is_away:
+            raise StorageUnavailableError("the storage does not answer")
+        return await look(*arguments)
+
+    async def recovers(level: BucketLevel, wal: Wal, is_home: bool) -> Any:
+        if is_home and is_away:
+            raise StorageUnavailableError("the storage does not answer any more")
+        return await recover(level, wal, is_home)
+
+    async with cluster(tmp_path / "old", 2, **SHARED) as world:
+        first, second = world.machines
+        async with first.client() as client:
+            await client.admin.create_topic("/default/t", durability="remote")
+            await first.kill()
+            await owned_by(world, "/default/t", second)
+            await first.start()
+            await client.admin.create_topic("/default/new", durability="remote")
+            await second.kill()
+            await owned_by(world, "/default/t", first)
+            assert set(first.broker.directory.levels.bucket.claims.wals) == {("default", "b1"), ("default", "b1-2")}
+            for topic in ("/default/t", "/default/new"):
+                async with client.producer(topic, name="p") as producer:
+                    await producer.send_many(numbered(10))
+                if how != "at once":
+                    await first.broker.directory.history.seal_now([first.broker.directory.find(topic)])
+                    async with client.producer(topic, name="p") as producer:
+                        await producer.send_many(numbered(10, 10))
+        await first.kill()
+        buckets = world.buckets
+    count = 10 if how == "at once" else 20
+    if how == "behind another topic":
+        monkeypatch.setattr(claiming, "brokers_with_commits", looks)
+    elif how == "one wal after the other":
+        monkeypatch.setattr(BucketLevel, "_recover", recovers)
+    async with cluster(tmp_path / "new", 1, seed=9, buckets=buckets, **SHARED) as world:
+        (machine,) = world.machines
+        async with machine.client() as client:
+            if how == "behind another topic":
+                await client.admin.create_topic("/default/d", durability="disk")
+            await machine.kill()
+            is_away = False
+            for _ in range(2):
+                await machine.start()
+                for topic in ("/default/t", "/default/new"):
+                    await owned_by(world, topic, machine)
+                    assert await all_of(client, topic, count) == numbered(count)
+                    async with client.producer(topic, name="p") as producer:
+                        await producer.send_many(numbered(10, count))
+                count += 10
+                await machine.broker.directory.history.keep()
+                await machine.kill()
+            await machine.start()
+            report = await machine.broker.directory.history.janitor.check("default", deep=True)
+            assert (report.missing, report.damaged) == ([], [])
 
 
 async def test_a_broker_whose_own_wal_is_damaged_takes_over_another(tmp_path: Path) -> None:

@@ -355,6 +355,49 @@ async def test_partitions_in_different_wals_are_changed_enlarged_and_deleted(tmp
             assert machine.broker.directory.catalogue.find(NAME) is None
 
 
+@pytest.mark.parametrize("how", ["it returns", "it is replaced, and returns", "it cannot read its storage"])
+async def test_a_wal_that_is_not_open_notes_a_deletion_when_it_is_opened(tmp_path: Path, how: str) -> None:
+    """Its partition came back with it, and with that the topic; or a successor waited for an assignment for ever."""
+    async with cluster(tmp_path, 2, **SHARED) as world:
+        first, second = world.machines
+        async with first.client() as client, second.client() as other_client:
+            await client.admin.create_topic(NAME, partitions=2, durability="remote")
+            parts = [f"{NAME}-part-{number}" for number in range(2)]
+            await wait_until(lambda: all(serves(first, each) for each in parts))
+            await moved(first, second, parts[1])
+            await other_client.admin.create_topic("/default/other", durability="remote")
+            for topic in (NAME, "/default/other"):
+                async with other_client.producer(topic, name="p") as producer:
+                    for number in range(10):
+                        await producer.send(b"%d" % number)
+            await second.kill()
+            if how == "it cannot read its storage":
+                second.node.set_storage_faults(down=True)
+                await second.start()
+            await client.admin.delete_topic(NAME)
+            if how == "it is replaced, and returns":
+                await wait_until(lambda: serves(first, "/default/other"))
+            if how != "it cannot read its storage":
+                await second.start()
+            second.node.set_storage_faults(down=False)
+        for _ in range(2):
+            await wait_until(lambda: any(serves(each, "/default/other") for each in world.machines), timeout_s=60.0)
+            await trio.sleep(3)
+            for machine in world.machines:
+                directory = machine.broker.directory
+                assert directory.catalogue.find(NAME) is None
+                assert not directory.catalogue.deletions.noted()
+                assert not [each for each in directory.topics() if each.name in parts]
+                assert len(directory.membership.assignments.values) == 1
+            assert not (await world.store.list("/segments/"))[0]
+            async with first.client() as client, client.reader("/default/other", start="earliest") as reader:
+                assert [int((await reader.receive()).payload) for _ in range(10)] == list(range(10))
+            for machine in world.machines:
+                await machine.kill()
+            for machine in world.machines:
+                await machine.start()
+
+
 @pytest.mark.parametrize("durability", [Durability.REMOTE, Durability.DISK])
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "key_shared"])
 async def test_a_message_at_its_third_attempt_is_at_its_third_after_a_move(

@@ -713,7 +713,12 @@ async def test_a_deletion_that_was_cut_off_has_not_happened(tmp_path: Path, buck
     ("how", "kind"), [("crash", UnavailableError), ("return", UnavailableError), ("repeat", FailedPreconditionError)]
 )
 async def test_a_deletion_that_only_the_bucket_has_is_finished(
-    tmp_path: Path, bucket: str, how: str, kind: type[DanubeError], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    bucket: str,
+    how: str,
+    kind: type[DanubeError],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """At the next start, by itself, or when it is repeated; no snapshot has the topic again meanwhile."""
     limits = {**SEALING, "remote_snapshot_commits": 1}
@@ -721,9 +726,10 @@ async def test_a_deletion_that_only_the_bucket_has_is_finished(
     async with running_broker(tmp_path, storage=bucket, limits=limits) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
         await client.admin.seal_topic(TOPIC)
+        topic_id = running.topic(TOPIC).topic_id
         delete_topic, tried = Deletions.delete, trio.Event()
 
-        async def away(*_arguments: Any) -> None:
+        async def away(*_arguments: Any, **_keywords: Any) -> None:
             tried.set()
             raise kind("the metadata is away for a moment")
 
@@ -748,6 +754,11 @@ async def test_a_deletion_that_only_the_bucket_has_is_finished(
         elif how == "repeat":
             await client.admin.delete_topic(TOPIC)
         await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC) is None)
+        await wait_until(lambda: not running.broker.directory.catalogue.deletions.noted())
+        for rows in ("/segments/", "/starts/", "/assignments/"):
+            found, _ = await running.broker.metadata.list(rows)
+            assert not [row.key for row in found if f"{topic_id:016x}" in row.key], "nothing of it is left"
+        assert not [record for record in caplog.records if "wait for storage" in record.getMessage()]
         assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/other"]
         await client.admin.create_topic(TOPIC, durability="disk")
         await running.restart(crash=True)
