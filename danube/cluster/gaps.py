@@ -75,7 +75,7 @@ class GapRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A declared gap in the offsets of a topic or partition."""
 
     start: Offset
-    """The end of what was sealed when the broker was forgotten."""
+    """The end of what was sealed when the broker was forgotten, or of the gap before if nothing is sealed behind it."""
     end: Offset
     """The first offset of the new owner."""
     broker: BrokerId

@@ -8,7 +8,7 @@ import msgspec
 
 from danube.history.parts import PartRecord
 from danube.metadata import MetadataStore, decode_record
-from danube.model.ids import FIRST_OFFSET, Offset, TopicId
+from danube.model.ids import Offset, TopicId
 
 __all__ = ["Sealed", "sealed_end", "sealed_range"]
 
@@ -27,16 +27,21 @@ async def sealed_end(store: MetadataStore, topic_id: TopicId) -> Offset | None:
 
 
 class Sealed(NamedTuple):
-    """How far the history of a topic reaches."""
+    """How far the history of a topic reaches, from a floor on."""
 
     end: Offset
-    """The offset after the last sealed message; 0: nothing is sealed."""
+    """The offset after the last sealed message; the floor if nothing is sealed behind it."""
     lost_from: Offset | None
-    """The first sealed offset in a storage that only one broker reaches; None: others reach all of it."""
+    """The first sealed offset from the floor on that is in a storage of one broker only; None: others reach all."""
 
 
-async def sealed_range(store: MetadataStore, topic_id: TopicId) -> Sealed:
+async def sealed_range(store: MetadataStore, topic_id: TopicId, floor: Offset) -> Sealed:
     """Return how far the history of a topic reaches, and from where on it is in a storage that is not shared.
+
+    Args:
+        store: the metadata.
+        topic_id: of the topic or partition.
+        floor: the end of its last declared gap, where its present owner has begun; 0: it has none.
 
     Raises:
         DataLossError: a record of its history does not decode.
@@ -44,5 +49,6 @@ async def sealed_range(store: MetadataStore, topic_id: TopicId) -> Sealed:
     """
     items, _ = await store.list(f"/segments/{topic_id:016x}")
     records = [decode_record(item, _PART.decode) for item in items]
-    lost = next((record.part.base_offset for record in records if "@" in record.storage), None)
-    return Sealed(records[-1].part.end_offset if records else FIRST_OFFSET, lost)
+    bases = (record.part.base_offset for record in records if "@" in record.storage)
+    lost = next((base for base in bases if base >= floor), None)
+    return Sealed(max([floor, *(record.part.end_offset for record in records[-1:])]), lost)

@@ -192,6 +192,7 @@ class ForgetOperations:
         if not owned:
             return []
         await catalogue.tables.topics.load()
+        await catalogue.gaps.refresh()  # after the assignments, so a gap that is not seen has changed one of them
         found = []
         for name, record in list(catalogue.topics()):  # topics may be deleted meanwhile
             level = self._directory.level(record)
@@ -212,7 +213,7 @@ class ForgetOperations:
                     Condition(ASSIGNMENTS + key, member.assignments.revision(key)),
                     Condition("/topics" + name, catalogue.tables.topics.revision(name)),
                 )
-                sealed = await sealed_range(self._store, topic_id)
+                sealed = await sealed_range(self._store, topic_id, catalogue.gaps.floor(topic_id))
                 found.append(_Orphan(topic_id, each, stored, assignment, sealed, conditions))
         return found
 

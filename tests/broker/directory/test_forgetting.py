@@ -32,7 +32,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from danube.model.ids import TopicId
+from danube.model.ids import Offset, TopicId
 from danube.model.limits import MIB
 from danube.testing.disk import SimulatedDisk
 
@@ -273,8 +273,8 @@ async def test_a_topic_is_deleted_while_it_is_found_out_what_is_lost(
         lost_id = directory.catalogue.locate(lost)[1]
         judge, doomed = forgetting_module.sealed_range, [later, lost]
 
-        async def slow(store: Any, topic_id: TopicId) -> Any:
-            found = await judge(store, topic_id)
+        async def slow(store: Any, topic_id: TopicId, floor: Offset) -> Any:
+            found = await judge(store, topic_id, floor)
             if doomed and (topic_id == lost_id or doomed[0] == later):
                 doomed_now = doomed.pop(0)
                 await client.admin.delete_topic(doomed_now)
@@ -418,6 +418,89 @@ async def test_history_in_a_storage_of_its_own_is_lost(tmp_path: Path) -> None:
         await client.admin.delete_topic(topic)
         gaps = [key for key, gap in world.machines[0].broker.directory.catalogue.tables.gaps.values.items() if gap]
         assert len(gaps) == len(told.topics) - 1
+
+
+@pytest.mark.parametrize("returns", [False, True], ids=["both-are-lost", "the-first-returns"])
+async def test_an_heir_is_lost_before_it_has_sealed_anything(tmp_path: Path, returns: bool) -> None:
+    """It could not be forgotten, and its topic had no owner for good."""
+    async with cluster(tmp_path, 3, **SHARED) as world:
+        victim = world.machines[1]
+        async with world.machines[0].client() as client:
+            topic = await topic_of(client, world, victim)
+            await publish(client, topic, b"a", b"b")
+            await client.admin.seal_topic(topic)
+            await publish(client, topic, b"1")
+            first = await lose(world, victim)
+            told = await forget(client, first)
+            await wait_until(lambda: served_by(world, topic) is not None)
+            begun = next(each.gap_end for each in told.topics if each.topic == topic)
+            assert await publish(client, topic, b"2", b"3") == [begun, begun + 1]
+            if returns:
+                assert [each.problem for each in await give_back(client, victim.node.disk, "h2")] == [""]
+        heir = served_by(world, topic)
+        assert heir is not None
+        third = next(each for each in world.machines if each not in (victim, heir))
+        second = heir.broker.directory.membership.broker
+        await heir.kill()
+        sessions = third.broker.directory.membership.sessions
+        await wait_until(lambda: second not in sessions.values)
+        async with third.client() as client:
+            (row,) = [each for each in (await client.admin.forget_broker(second)).topics if each.topic == topic]
+            assert (row.sealed_end, row.loses_history) == (begun, False)
+            (row,) = [each for each in (await forget(client, second)).topics if each.topic == topic]
+            assert row.gap_end > begun + 1
+            await wait_until(lambda: served_by(world, topic) is third)
+            assert await publish(client, topic, b"c") == [row.gap_end]
+            info = await client.admin.describe_topic(topic)
+            assert [(each.start, each.end, each.broker, each.open) for each in info.gaps] == [
+                (3 if returns else 2, begun, first, not returns),
+                (begun, row.gap_end, second, True),
+            ]
+            taker = Taker(client, topic, type="exclusive")
+            filled = [b"1"] if returns else []
+            assert await taker.take(3 + len(filled)) == [b"a", b"b", *filled, b"c"]
+            if not returns:  # then it does so later
+                assert [each.filled for each in await give_back(client, victim.node.disk, "h2")] == [3]
+                assert await taker.take(1) == [b"1"]
+            assert [each.filled for each in await give_back(client, heir.node.disk, "h")] == [begun + 2]
+            assert await taker.take(2) == [b"2", b"3"]
+            (served,) = [each for each in third.broker.directory.topics() if each.name == topic]
+            await wait_until(lambda: served.subscriptions["s"].cursor.floor == row.gap_end + 1)
+            await third.kill()
+            await third.start()
+            await wait_until(lambda: served_by(world, topic) is third)
+            assert await publish(client, topic, b"d") == [row.gap_end + 1]
+
+
+async def test_an_heir_is_lost_with_history_in_a_storage_of_its_own(tmp_path: Path) -> None:
+    """The history that the first owner has lost is not lost with the heir again."""
+    async with cluster(tmp_path, 3, **OWN) as world:
+        victim = world.machines[1]
+        async with world.machines[0].client() as client:
+            topic = await topic_of(client, world, victim)
+            await publish(client, topic, b"a")
+            await client.admin.seal_topic(topic)
+            told = await forget(client, await lose(world, victim))
+            begun = next(each.gap_end for each in told.topics if each.topic == topic)
+            await wait_until(lambda: served_by(world, topic) is not None)
+            await publish(client, topic, b"b", b"c")
+            await client.admin.seal_topic(topic)
+        heir = served_by(world, topic)
+        assert heir is not None
+        third = next(each for each in world.machines if each not in (victim, heir))
+        second = heir.broker.directory.membership.broker
+        await heir.kill()
+        sessions = third.broker.directory.membership.sessions
+        await wait_until(lambda: second not in sessions.values)
+        async with third.client() as client:
+            (row,) = [each for each in (await forget(client, second)).topics if each.topic == topic]
+            assert (row.sealed_end, row.loses_history) == (begun, True)
+            await wait_until(lambda: served_by(world, topic) is third)
+            assert await publish(client, topic, b"d") == [row.gap_end]
+            gaps = [(each.start, each.end) for each in (await client.admin.describe_topic(topic)).gaps]
+            assert gaps == [(0, begun), (begun, row.gap_end)]
+            async with client.reader(topic, start="earliest") as reader:
+                assert (await reader.receive()).payload == b"d"
 
 
 class Taker:
