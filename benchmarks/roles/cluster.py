@@ -31,6 +31,7 @@ from danube.cluster.records import (
     Assignment,
     BrokerRecord,
     ClusterRecord,
+    LastStart,
     SessionRecord,
     broker_name,
     topic_key,
@@ -269,13 +270,13 @@ async def _load_view(store: MetadataStore) -> tuple[Membership, Catalogue]:
         storages=("default",),
         random=Random(0),
     )
-    await membership.join(0, _keep_no_life)
+    await membership.join(0, LastStart(0, 0), _keep_no_start)
     await membership.assignments.load()
     catalogue = await Catalogue.load(store, membership, Limits(), Random(0), lambda: time.time_ns() // 1000)
     return membership, catalogue
 
 
-async def _keep_no_life(_life: int) -> None:
+async def _keep_no_start(_life: int, _start: int) -> None:
     """The directory is used once."""
 
 

@@ -146,7 +146,7 @@ class Joining:
             founding=self._group.memory.founding if self._group is not None else None,
             certified=self._certified,
         )
-        await membership.join(self._identity.life, self._identity.store_life)
+        await membership.join(self._identity.life, self._identity.last_start, self._identity.store_start)
         if not peers.own.incarnation:  # the metadata are not kept by the brokers
             peers.identify(structs.replace(peers.own, incarnation=membership.cluster.incarnation))
         membership.on_cluster.append(lambda: peers.require(membership.cluster.feature_level))

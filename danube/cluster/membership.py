@@ -4,10 +4,10 @@
 directory) or as a new one. :meth:`Membership.run` opens its session and keeps it alive, opens another one when it has
 ended, and follows the records of all brokers, sessions and assignments.
 
-**Lives.** Each start of a broker has a number, in its record and, synced, in its data directory. The directory gets the
-number first, so it may be ahead of the record, after a crash between the two. It is behind only if it is a copy, or was
-set back (a restored snapshot of a machine): then the broker would acknowledge messages under offsets that it has used
-before, so it does not start.
+**Lives.** Each start of a broker has a number and is marked with a random one, in its record and, synced, in its data
+directory. The directory gets both first, so it may be ahead of the record, after a crash between the two. It is behind,
+or has another mark, only if it is a copy, or was set back (a restored snapshot of a machine): then the broker would
+acknowledge messages under offsets that it has used before, so it does not start.
 
 **Sessions.** A session is a key that is attached to a lease (:mod:`danube.cluster.session`). Losing it costs nothing
 that was promised; topics without durability may move. While the metadata cannot be reached the broker goes on with what
@@ -41,6 +41,7 @@ from danube.cluster.records import (
     BrokerRecord,
     BrokerState,
     ClusterRecord,
+    LastStart,
     MoveRecord,
     SessionRecord,
     WalRecord,
@@ -189,12 +190,13 @@ class Membership:
 
     # --- Joining ---
 
-    async def join(self, life: int, store_life: Callable[[int], Awaitable[None]]) -> None:
+    async def join(self, life: int, last: LastStart, store_start: Callable[[int, int], Awaitable[None]]) -> None:
         """Enter this broker in the metadata, as the one with its identity or as a new one.
 
         Args:
             life: the number of the last start, according to the data directory; 0: this is the first one.
-            store_life: stores the number of this start in the data directory, synced.
+            last: the last start that was to be entered, according to it: not each one gets so far.
+            store_start: stores the number and the mark of this start, which is to be entered, there, synced.
 
         Raises:
             BrokerForgottenError: an operator has declared this broker gone.
@@ -210,7 +212,7 @@ class Membership:
                 f" {self._cluster_name!r}; start it with the right --cluster, or with other metadata"
             )
         start = self._random.getrandbits(63) or 1
-        stored = 0
+        next_life, is_stored = life + 1, False
         while True:
             if self.cluster.feature_level > FEATURE_LEVEL:
                 raise ConfigurationError(
@@ -225,20 +227,13 @@ class Membership:
                 _check_not_gone(own[0], known)
             if known is not None and known.start == start:
                 break  # the answer to an earlier attempt was lost
-            # Only what the directory said at its start counts: another process with a copy of it may have come first.
-            if known is not None and known.life > life:
-                raise DataLossError(
-                    f"the data directory is of start {life} of broker {own[0]}, which has been started"
-                    f" {known.life} times: the directory is a copy of another one that is in use, or an old snapshot of"
-                    " it was restored. Start the broker with its latest directory; or, if that is lost, with an empty"
-                    " one: then it becomes a new broker"
-                )
+            if known is not None:
+                _check_latest(own[0], known, last)
             if own:
                 self._check_certified(own[0])
-            next_life = max(life, known.life if known is not None else 0) + 1
-            if next_life != stored:
-                await store_life(next_life)
-                stored = next_life
+            if not is_stored:
+                await store_start(next_life, start)
+                is_stored = True
             if known is not None:
                 changed = msgspec.structs.replace(
                     known,
@@ -764,6 +759,27 @@ def _check_not_gone(name: str, record: BrokerRecord) -> None:
             " has: danube cluster return-tail --data-dir DIRECTORY. To run a broker on this machine, start it with an"
             " empty data directory"
         )
+
+
+def _check_latest(name: str, record: BrokerRecord, last: LastStart) -> None:
+    """Check that a data directory has seen the last start that is in the record of its broker.
+
+    Only what the directory said when it was opened counts: another process with a copy of it may have come first.
+
+    Raises:
+        DataLossError: it is a copy, or was set back.
+    """
+    if record.life > last.life:
+        found = f"is of start {last.life} of broker {name}, which has been started {record.life} times"
+    elif record.life == last.life and last.start not in (0, record.start):
+        found = f"is not the latest: another process has made start {record.life} of broker {name}"
+    else:
+        return
+    raise DataLossError(
+        f"the data directory {found}: the directory is a copy of another one that is in use, or an old snapshot of it"
+        " was restored. Start the broker with its latest directory; or, if that is lost, with an empty one: then it"
+        " becomes a new broker"
+    )
 
 
 def _ignore(change: RowChange[Assignment]) -> None:

@@ -47,6 +47,7 @@ __all__ = [
     "CoordinatorRecord",
     "CreatingRecord",
     "DeletedRecord",
+    "LastStart",
     "MoveReason",
     "MoveRecord",
     "Reason",
@@ -132,6 +133,15 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     reserve: int = 0
     """How many offsets its journal can use at most (:func:`danube.cluster.gaps.reserve_of`), with the largest limits
     that it was ever started with; 0: not known."""
+
+
+class LastStart(NamedTuple):
+    """The last start of a broker that was to be entered in its record, according to its data directory."""
+
+    life: int
+    """Its number; 0: there was none."""
+    start: int
+    """See :class:`BrokerRecord`; 0: not known, an earlier version has stored it."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

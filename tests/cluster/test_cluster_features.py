@@ -15,7 +15,15 @@ from danube.cluster import membership as membership_module
 from danube.cluster.features import FEATURE_LEVEL, MOVES_LEVEL, UPGRADE_AFTER_S, Older, due_level, outlook
 from danube.cluster.forming import Founding
 from danube.cluster.membership import Membership
-from danube.cluster.records import BROKERS, CLUSTER_KEY, BrokerRecord, BrokerState, ClusterRecord, SessionRecord
+from danube.cluster.records import (
+    BROKERS,
+    CLUSTER_KEY,
+    BrokerRecord,
+    BrokerState,
+    ClusterRecord,
+    LastStart,
+    SessionRecord,
+)
 from danube.cluster.upgrading import Upgrading
 from danube.metadata import MemoryStore
 from danube.model.errors import ConfigurationError, FailedPreconditionError
@@ -73,7 +81,7 @@ class _Broker:
 
     def __init__(self, store: MemoryStore, name: str) -> None:
         self.name = name
-        self.life = 0
+        self.last_start = LastStart(0, 0)
         self.member = Membership(
             store,
             cluster="danube",
@@ -85,8 +93,11 @@ class _Broker:
         self.coordinates = False
         self.upgrading = Upgrading(store, self.member, lambda: self.coordinates)
 
-    async def store_life(self, life: int) -> None:
-        self.life = life
+    async def join(self) -> None:
+        await self.member.join(self.last_start.life, self.last_start, self.store_start)
+
+    async def store_start(self, life: int, start: int) -> None:
+        self.last_start = LastStart(life, start)
 
 
 @asynccontextmanager
@@ -100,7 +111,7 @@ async def _cluster(
         await store.put(CLUSTER_KEY, _encode(ClusterRecord(name="danube", incarnation=1, feature_level=level)))
         for broker, known in zip(brokers, levels, strict=True):
             monkeypatch.setattr(membership_module, "FEATURE_LEVEL", known)
-            await broker.member.join(broker.life, broker.store_life)
+            await broker.join()
             await nursery.start(broker.member.run)
         monkeypatch.setattr(membership_module, "FEATURE_LEVEL", FEATURE_LEVEL)
         await trio.sleep(1)
@@ -117,7 +128,7 @@ async def _level(store: MemoryStore) -> int:
 async def test_a_new_cluster_begins_at_the_newest_level() -> None:
     async with MemoryStore() as store:
         broker = _Broker(store, "m0")
-        await broker.member.join(0, broker.store_life)
+        await broker.join()
         assert await _level(store) == FEATURE_LEVEL
         assert broker.member.may_move()
         broker.member.check_moves()
@@ -154,8 +165,9 @@ async def test_an_upgrade_reaches_all_brokers_and_shuts_old_versions_out(monkeyp
         assert (await brokers[1].upgrading.upgrade()).level == 2
         monkeypatch.setattr(membership_module, "FEATURE_LEVEL", 1)
         old = _Broker(store, "m1")
+        old.last_start = brokers[1].last_start
         with pytest.raises(ConfigurationError, match="uses features of level 2"):
-            await old.member.join(brokers[1].life, old.store_life)
+            await old.join()
 
 
 class _Ambushed:
@@ -238,7 +250,7 @@ async def test_an_old_version_that_joins_meanwhile_is_not_overlooked(
 
         async def join() -> None:
             monkeypatch.setattr(membership_module, "FEATURE_LEVEL", 1)
-            await old.member.join(0, old.store_life)
+            await old.join()
 
         one.upgrading._store = cast("Any", _Ambushed(store, "/sessions/", join))
         with pytest.raises(FailedPreconditionError, match="b3 knows level 1"):
@@ -259,11 +271,11 @@ async def test_an_old_version_does_not_join_a_cluster_that_was_raised_meanwhile(
         old.member._founding = founding
         monkeypatch.setattr(membership_module, "FEATURE_LEVEL", 1)
 
-        async def store_life(life: int) -> None:
+        async def store_start(life: int, start: int) -> None:
             await one.upgrading.upgrade()
 
         with pytest.raises(ConfigurationError, match="uses features of level 2"):
-            await old.member.join(0, store_life)
+            await old.member.join(0, LastStart(0, 0), store_start)
         assert await store.get(BROKERS + "b3") is None
 
 

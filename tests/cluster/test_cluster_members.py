@@ -30,6 +30,7 @@ from danube.cluster.records import (
     ClusterRecord,
     CreatingRecord,
     DeletedRecord,
+    LastStart,
     Reason,
     SessionRecord,
     broker_name,
@@ -63,13 +64,14 @@ class Directory:
     def __init__(self, identity: str) -> None:
         self.identity = identity
         self.life = 0
+        self.last_start = LastStart(0, 0)
 
-    async def store(self, life: int) -> None:
-        self.life = life
+    async def store(self, life: int, start: int) -> None:
+        self.life, self.last_start = life, LastStart(life, start)
 
     def copy(self) -> Directory:
         copied = Directory(self.identity)
-        copied.life = self.life
+        copied.life, copied.last_start = self.life, self.last_start
         return copied
 
 
@@ -115,7 +117,7 @@ class Broker:
         self.coordinating.look_again()
 
     async def join(self) -> None:
-        await self.member.join(self.directory.life, self.directory.store)
+        await self.member.join(self.directory.life, self.directory.last_start, self.directory.store)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Join and run until :meth:`stop` or :meth:`kill`."""
@@ -259,25 +261,27 @@ async def test_of_two_copies_that_start_at_once_one_is_refused() -> None:
     async with MemoryStore() as store:
         directory = Directory("x")
         await Broker(store, directory, Random(1)).join()
-        refused = []
+        refused: list[Directory] = []
 
         async def start(copied: Directory, seed: int) -> None:
             try:
                 await Broker(store, copied, Random(seed)).join()
-            except DataLossError as error:
-                refused.append(str(error))
+            except DataLossError:
+                refused.append(copied)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(start, directory.copy(), 2)
             nursery.start_soon(start, directory.copy(), 3)
-        assert len(refused) == 1
+        (copied,) = refused
+        await start(copied, 4)
+        assert refused == [copied] * 2, "although it has stored a later start meanwhile"
 
 
 async def test_a_crash_between_directory_and_record_is_no_loss() -> None:
     async with MemoryStore() as store:
         directory = Directory("x")
         await Broker(store, directory, Random(1)).join()
-        directory.life = 2  # stored, and then the power failed
+        await directory.store(2, 9)  # and then the power failed
         again = Broker(store, directory, Random(2))
         await again.join()
         assert (directory.life, again.member.brokers.values["b1"].life) == (3, 3)

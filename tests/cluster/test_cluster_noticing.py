@@ -25,6 +25,7 @@ from danube.cluster.records import (
     Assignment,
     CreatingRecord,
     DeletedRecord,
+    LastStart,
     SessionRecord,
     topic_key,
 )
@@ -60,7 +61,7 @@ class Member(Broker):
             storages=("default",),
             random=self.world.random,
         )
-        await self.member.join(self.life - 1, self._store_life)
+        await self.member.join(self.life - 1, LastStart(self.life - 1, 0), self._store_start)
         if self.shared is not None:
             self.peers.identify(structs.replace(self.peers.own, incarnation=self.member.cluster.incarnation))
         topics = Table(store, "/topics", TopicRecord, watched=True, on_change=self._heard)
@@ -84,7 +85,7 @@ class Member(Broker):
             self.ready.set()
             await trio.sleep_forever()
 
-    async def _store_life(self, life: int) -> None:
+    async def _store_start(self, life: int, start: int) -> None:
         assert life == self.life
 
     def _heard(self, change: object) -> None:

@@ -1,8 +1,8 @@
 """Gives a data directory an identity, and counts the starts of its broker, in the file ``broker`` of the directory.
 
 A broker is its data directory: other brokers, and the metadata, know it by the directory's *identity*, a random number
-of 64 bits. The number of the start (the *life*) exposes copies: the metadata know it, too, and refuse a directory that
-is behind (:mod:`danube.cluster.membership`).
+of 64 bits. The last start that was to be entered in the metadata exposes copies: a directory is refused that is behind,
+or has stored another one (:mod:`danube.cluster.membership`).
 
 A directory without the file is new, and gets one, unless it holds other files of a broker: then the file is lost, and
 with a new identity this would be another broker, to which nothing in the metadata belongs. The start is refused; the
@@ -24,6 +24,7 @@ from danube.broker.directory.identity_file import (
     examine_broker_file,
     unusable,
 )
+from danube.cluster.records import LastStart
 from danube.log import Disk
 from danube.log.patience import PatientDisk
 from danube.model.errors import DataLossError
@@ -56,11 +57,13 @@ class DirectoryIdentity:
     Attributes:
         identity: 16 hexadecimal digits; never changes.
         life: number of the last start when the directory was opened; 0: there was none.
+        last_start: the last one that was to be entered in the metadata, when the directory was opened.
     """
 
     def __init__(self, disk: Disk, found: BrokerFile) -> None:
         self.identity = found.identity
         self.life = found.life
+        self.last_start = found.last_start
         self._disk = disk
         self._stored = found
 
@@ -105,14 +108,30 @@ class DirectoryIdentity:
             DataDirectoryError: the file cannot be written.
             JournalFullError: the disk is full.
         """
-        if life == self._stored.life:
-            return
+        if life != self._stored.life:
+            await self._store(life, self._stored.last_start)
+
+    async def store_start(self, life: int, start: int) -> None:
+        """Store that this start is to be entered in the metadata, as :meth:`store_life`.
+
+        Args:
+            life: its number.
+            start: see :class:`~danube.cluster.records.BrokerRecord`.
+
+        Raises:
+            DataDirectoryError: the file cannot be written.
+            JournalFullError: the disk is full.
+        """
+        await self._store(life, LastStart(life, start))
+
+    async def _store(self, life: int, last_start: LastStart) -> None:
         slot = 1 - self._stored.slot
+        content = encode_slot(self.identity, life, last_start)
         try:
-            await self._disk.write(BROKER_NAME, slot * SLOT_BYTES, [encode_slot(self.identity, life)], sync=True)
+            await self._disk.write(BROKER_NAME, slot * SLOT_BYTES, [content], sync=True)
         except OSError as error:
             raise unusable(error) from error
-        self._stored = BrokerFile(self.identity, life, slot)
+        self._stored = BrokerFile(self.identity, life, last_start, slot)
 
 
 async def _create(disk: Disk, random: Random) -> BrokerFile:
@@ -121,9 +140,9 @@ async def _create(disk: Disk, random: Random) -> BrokerFile:
     for name in (_NEW_NAME, BROKER_NAME):
         if name in names:
             await disk.remove(name)
-    made = BrokerFile(f"{random.getrandbits(64) or 1:016x}", 0, 0)
+    made = BrokerFile(f"{random.getrandbits(64) or 1:016x}", 0, LastStart(0, 0), 0)
     await disk.create(_NEW_NAME, FILE_BYTES)
-    await disk.write(_NEW_NAME, 0, [encode_slot(made.identity, made.life)], sync=True)
+    await disk.write(_NEW_NAME, 0, [encode_slot(made.identity, made.life, made.last_start)], sync=True)
     await disk.rename(_NEW_NAME, BROKER_NAME)
     await disk.sync_directory()
     return made

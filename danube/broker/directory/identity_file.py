@@ -1,10 +1,13 @@
 """The file ``broker`` of a data directory: which broker it belongs to, and how often that was started. Pure: no I/O.
 
 The file has two slots, each as large as a device may write at once, because the journal's disk has files of a fixed
-size. A new life goes into the slot that does not hold the last one: a write that a power loss tears leaves that whole.
-A slot is one line of text, so that an operator can read it, and zeros after it::
+size. What changes goes into the slot that does not hold the last state: a write that a power loss tears leaves that
+whole. A slot is one line of text, so that an operator can read it, and zeros after it::
 
-    danube broker 1 <identity, 16 hex digits> life <number> crc <8 hex digits>
+    danube broker 2 <identity, 16 hex digits> life <number> entered <number> start <16 hex digits> crc <8 hex digits>
+
+``entered`` and ``start`` are of the last start that was to be entered in the metadata; later ones did not get that far.
+Version 1 has neither: its last start counts, whatever the metadata say of it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from danube.cluster.records import LastStart
 from danube.log._files import number_of
 from danube.metadata.raft.state import EARLIER_FORMAT
 from danube.model.batch import crc32c
@@ -41,7 +45,10 @@ BROKER_NAME: Final = "broker"
 SLOT_BYTES: Final = 4096
 FILE_BYTES: Final = 2 * SLOT_BYTES
 
-_LINE: Final = re.compile(rb"(danube broker 1 ([0-9a-f]{16}) life (\d{1,18})) crc ([0-9a-f]{8})\n\0*")
+_LINE: Final = re.compile(
+    rb"(danube broker (?:1 ([0-9a-f]{16}) life (\d{1,18})"
+    rb"|2 ([0-9a-f]{16}) life (\d{1,18}) entered (\d{1,18}) start ([0-9a-f]{16}))) crc ([0-9a-f]{8})\n\0*"
+)
 
 
 class BrokerFile(NamedTuple):
@@ -51,13 +58,16 @@ class BrokerFile(NamedTuple):
     """16 hexadecimal digits; never changes."""
     life: int
     """Number of the last start; 0: there was none."""
+    last_start: LastStart
+    """The last one that was to be entered in the metadata."""
     slot: int
-    """Where that is stored: 0 or 1. The next life goes into the other slot."""
+    """Where that is stored: 0 or 1. The next change goes into the other slot."""
 
 
-def encode_slot(identity: str, life: int) -> bytes:
+def encode_slot(identity: str, life: int, last_start: LastStart) -> bytes:
     """Return the content of one slot."""
-    text = f"danube broker 1 {identity} life {life}".encode()
+    entered, start = last_start
+    text = f"danube broker 2 {identity} life {life} entered {entered} start {start:016x}".encode()
     return (text + b" crc %08x\n" % crc32c(text)).ljust(SLOT_BYTES, b"\0")
 
 
@@ -66,14 +76,20 @@ def decode_broker_file(content: bytes) -> BrokerFile | None:
     if len(content) != FILE_BYTES:
         return None
     found = [
-        BrokerFile(match[2].decode(), int(match[3]), slot)
+        _read(match, slot)
         for slot in (0, 1)
         if (match := _LINE.fullmatch(content, slot * SLOT_BYTES, (slot + 1) * SLOT_BYTES))
-        and int(match[4], 16) == crc32c(match[1])
+        and int(match[8], 16) == crc32c(match[1])
     ]
     if len({each.identity for each in found}) != 1:
         return None
-    return max(found, key=lambda each: each.life)
+    return max(found, key=lambda each: (each.life, each.last_start.life))
+
+
+def _read(match: re.Match[bytes], slot: int) -> BrokerFile:
+    if match[2]:
+        return BrokerFile(match[2].decode(), int(match[3]), LastStart(int(match[3]), 0), slot)
+    return BrokerFile(match[4].decode(), int(match[5]), LastStart(int(match[6]), int(match[7], 16)), slot)
 
 
 def examine_broker_file(names: Iterable[str], content: bytes | None, place: str) -> BrokerFile | None:

@@ -15,7 +15,7 @@ from broker.broker_harness import running_broker
 
 from danube.broker.catalogue.catalogue import Catalogue
 from danube.cluster.membership import Membership
-from danube.cluster.records import BrokerRecord, SessionRecord
+from danube.cluster.records import BrokerRecord, LastStart, SessionRecord
 from danube.metadata import MemoryStore
 from danube.model import Durability, Limits, SubscriptionPolicy, SubscriptionType
 from danube.model.errors import AlreadyExistsError, OwnerFencedError, SubscriptionNotFoundError, UnavailableError
@@ -47,13 +47,13 @@ async def loaded(store: FaultyMetadataStore) -> Catalogue:
     )
     found = await store.get("/brokers/b1")
     lives = msgspec.msgpack.decode(found.value, type=BrokerRecord).life if found is not None else 0
-    await member.join(lives, store_life)
+    await member.join(lives, LastStart(lives, 0), store_start)
     await member.assignments.load()
     await member._try_session()
     return await Catalogue.load(store, member, Limits(), random.Random(1), lambda: 0)
 
 
-async def store_life(life: int) -> None:
+async def store_start(life: int, start: int) -> None:
     """There is no data directory."""
 
 
