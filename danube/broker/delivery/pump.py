@@ -63,7 +63,7 @@ class Pump(ABC):
         self._ahead: deque[StoredBatch] = deque()
         """Batches read from the disk ahead of the machine."""
         self._view = 0
-        """Changes when there are messages where there were none: what was found before that counts no more."""
+        """Changes when what is being read counts no more; see :meth:`_forget_reads`."""
         self._bucket: Bucket | None = None
         """Limits the rate of deliveries: its own rate, that of its namespace, or both."""
         self.paced_until = math.inf
@@ -337,6 +337,8 @@ class Pump(ABC):
             try:
                 batches = await self.topic.kept.read(Offset(request.offset), _READ_BYTES)
             except (DanubeError, OSError):
+                if view != self._view:
+                    continue
                 self._failed_at = request.offset
                 raise
             if view != self._view:
@@ -352,6 +354,11 @@ class Pump(ABC):
                 # more.
                 self._skip([request.offset, found])
             self.pump()
+
+    def _forget_reads(self) -> None:
+        """Drop what was read ahead or is being read: the position was moved, or there are messages where none were."""
+        self._ahead.clear()
+        self._view += 1
 
     def _storage_down(self, error: StorageError | None) -> None:
         if error is not None and self.waits_for is None:

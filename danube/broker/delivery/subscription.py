@@ -321,6 +321,7 @@ class Subscription(Pump):
         Raises:
             JournalFencedError, UnavailableError: it is not durable; the broker is about to end.
         """
+        self._forget_reads()
         self.forget_failure()
         self.settle(ranges)
         await self._journal.flushed()
@@ -408,7 +409,7 @@ class Subscription(Pump):
             await self._journal.quiet()  # entries reach the journal in order; the reset goes after the deltas
             if not self.topic.is_frozen:
                 break
-        self._ahead.clear()
+        self._forget_reads()
         self.forget_failure()
         self._former_end = 0
         self.moving = True
@@ -461,9 +462,7 @@ class Subscription(Pump):
         if settled:
             self.settle(settled)
         if filled:
-            self._view += 1
-        if filled and not self.moving:
-            self._ahead.clear()
+            self._forget_reads()
             if self.machine.settled_itself:
                 self._journal.add(self.machine.take_settled())
             # What was delivered behind the gap is delivered again, unless its acknowledgement comes first.
