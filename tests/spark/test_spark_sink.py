@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 from pyspark_danube import DefaultSource
 from pyspark_danube._options import write_options
-from pyspark_danube._writer import Written, _abort, _commit, batch_writer, stage_rows, stream_writer
+from pyspark_danube._writer import StagedRows, Written, _abort, _commit, batch_writer, stage_rows, stream_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,22 +144,86 @@ def test_an_interrupted_commit_of_partitions_is_completed_by_a_repetition(
     client.admin.create_topic(topic, partitions=3)
     options = write_options({"servers": broker.url, "topic": topic, "commitScope": "partition"})
     rows = pa.RecordBatch.from_pydict({"key": [str(n) for n in range(60)], "payload": [str(n) for n in range(60)]})
-    stages = stage_rows(options, "k-scope-again", 4, iter([rows]))
-    assert len(stages) == 3
-    first = min(stages, key=lambda stage: stage.topic)
-    _commit(options, "k-scope-again", 4, [first], "run", "taken")
+    staged = stage_rows(options, "k-scope-again", 4, iter([rows]))
+    assert len(staged.stages) == 3
+    _commit(options, "k-scope-again", 4, first_of(staged), "run", "taken")
     assert 0 < len(payloads(client, topic)) < 60
     again = stage_rows(options, "k-scope-again", 4, iter([rows]))
-    assert [stage.stage_id == 0 for stage in sorted(again, key=lambda stage: stage.topic)] == [True, False, False]
+    stages = sorted(again.stages, key=lambda stage: stage.topic)
+    assert [stage.stage_id == 0 for stage in stages] == [True, False, False]
     _commit(options, "k-scope-again", 4, again, "run", "taken")
     assert payloads(client, topic) == expected(60)
     _commit(options, "k-scope-again", 4, again, "run", "taken")
     assert payloads(client, topic) == expected(60)
     with pytest.raises(FailedPreconditionError, match="taken"):
-        _commit(options, "k-scope-again", 4, stages, "another run", "taken")
+        _commit(options, "k-scope-again", 4, staged, "another run", "taken")
     unfinished = stage_rows(options, "k-scope-again", 5, iter([rows]), write_id="w")
-    assert len(unfinished) == 3
+    assert len(unfinished.stages) == 3
     _abort(options, "k-scope-again", 5, "w", ())
+    assert nothing_staged(client)
+
+
+def first_of(staged: StagedRows) -> StagedRows:
+    """Return what a driver that is killed after its first commit has committed."""
+    return replace(staged, stages=(min(staged.stages, key=lambda stage: stage.topic),))
+
+
+def test_a_repetition_sends_rows_to_the_same_partitions_although_there_are_more(
+    broker: BrokerProcess, client: Client
+) -> None:
+    """By the present number of partitions, some rows were stored twice and others never."""
+    topic, producer = "/default/k-scope-more", "k-scope-more"
+    client.admin.create_topic(topic, partitions=2)
+    options = write_options({"servers": broker.url, "topic": topic, "commitScope": "partition"})
+    keys = [str(n) if n % 3 else None for n in range(60)]
+    rows = pa.RecordBatch.from_pydict({"key": keys, "payload": [str(n) for n in range(60)]})
+    staged = stage_rows(options, producer, 4, iter([rows]))
+    _commit(options, producer, 4, first_of(staged), "run", "taken")
+    client.admin.expand_topic(topic, 5)
+    again = stage_rows(options, producer, 4, iter([rows]))
+    with pytest.raises(FailedPreconditionError, match="another query"):
+        _commit(options, producer, 4, again, "another run", "another query")
+    _commit(options, producer, 4, again, "run", "taken")
+    assert payloads(client, topic) == expected(60)
+    # The next batch uses all partitions.
+    following = stage_rows(options, producer, 5, iter([rows]))
+    assert len({stage.topic for stage in following.stages}) == 5
+    _commit(options, producer, 5, following, "run", "taken")
+    assert payloads(client, topic) == sorted(expected(60) * 2)
+    # How the batch before it was routed is not known any more, but it is committed.
+    _commit(options, producer, 4, stage_rows(options, producer, 4, iter([rows])), "run", "taken")
+    assert payloads(client, topic) == sorted(expected(60) * 2)
+
+
+def test_rows_that_were_routed_before_a_topic_got_more_partitions_wait_for_a_repetition(
+    broker: BrokerProcess, client: Client
+) -> None:
+    topic, producer = "/default/k-scope-race", "k-scope-race"
+    client.admin.create_topic(topic, partitions=2)
+    given = {"servers": broker.url, "topic": topic, "commitScope": "partition", "producerId": producer}
+    options = write_options(given, streaming=True)
+    rows = pa.RecordBatch.from_pydict({"key": [str(n) for n in range(60)], "payload": [str(n) for n in range(60)]})
+
+    def stage() -> StagedRows:
+        return stage_rows(options, producer, 0, iter([rows]))
+
+    before = stage()
+    client.admin.expand_topic(topic, 3)
+    after = stage()
+    writer = stream_writer(options, StructType([StructField("payload", StringType())]), overwrite=False)
+    with pytest.raises(FailedPreconditionError, match="got more partitions while"):
+        writer.commit([Written(producer, before, "run"), Written(producer, after, "run")], 0)
+    assert payloads(client, topic) == []
+    # A driver that was taken for dead commits in the middle of the repetition.
+    _commit(options, producer, 0, first_of(before), "run", "taken")
+    stored = payloads(client, topic)
+    assert 0 < len(stored) < 60
+    with pytest.raises(FailedPreconditionError, match=r"to 2 partitions of .*, and these .* to 3"):
+        writer.commit([Written(producer, after, "run")], 0)
+    writer.abort([Written(producer, after, "run")], 0)
+    assert payloads(client, topic) == stored
+    writer.commit([Written(producer, stage(), "run")], 0)
+    assert payloads(client, topic) == expected(60)
     assert nothing_staged(client)
 
 
@@ -278,7 +343,7 @@ def test_an_attempt_too_many_is_dropped(broker: BrokerProcess, client: Client) -
     assert payloads(client, topic) == expected(100)
     assert client.stages.describe("k-attempts").stages == []
     # The slower attempt comes to its end after the decision.
-    assert [stage.stage_id for stage in writer.write(iter(rows)).stages] == [0, 0]
+    assert [stage.stage_id for stage in writer.write(iter(rows)).rows.stages] == [0, 0]
     writer.commit([second])
     writer.abort([first, other])
     assert payloads(client, topic) == expected(100)
@@ -298,7 +363,7 @@ def test_the_abort_of_one_of_two_writes_leaves_the_other_alone(broker: BrokerPro
     )
     third.abort([None])  # none of its tasks has come to an end
     second.abort([other, None])
-    assert [stage.stage_id for stage in client.stages.describe("k-aborts").stages] == [mine.stages[0].stage_id]
+    assert [stage.stage_id for stage in client.stages.describe("k-aborts").stages] == [mine.rows.stages[0].stage_id]
     first.commit([mine])
     assert payloads(client, topic) == [b"a"]
     assert client.stages.describe("k-aborts").stages == []
@@ -487,7 +552,7 @@ def test_a_new_checkpoint_is_noticed_whichever_batch_is_its_first(broker: Broker
 
     def commit(batch_id: int, query: str) -> None:
         stages = stage_rows(options, "k-first", batch_id, iter(rows))
-        writer.commit([Written("k-first", stages, query), Written("k-first", (), query)], batch_id)
+        writer.commit([Written("k-first", stages, query), Written("k-first", StagedRows(), query)], batch_id)
 
     commit(0, "one")
     commit(0, "one")  # the driver was killed before it had noted the commit
@@ -496,7 +561,7 @@ def test_a_new_checkpoint_is_noticed_whichever_batch_is_its_first(broker: Broker
     commit(1, "one")
     with pytest.raises(FailedPreconditionError, match="new checkpoint"):
         commit(1, "two")
-    writer.commit([Written("k-first", (), "two")], 1)  # nothing to lose
+    writer.commit([Written("k-first", StagedRows(), "two")], 1)  # nothing to lose
     assert payloads(client, "/default/k-first") == [b"a", b"a"]
 
 

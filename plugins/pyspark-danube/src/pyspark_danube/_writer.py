@@ -21,18 +21,18 @@ attempt (the run of the query) and the driver does not, unless a task has report
 commit drops the remaining stages.
 
 With the option ``commitScope=partition`` each topic or partition has a producer of its own, derived from the producer
-id, and commits its rows by itself. Then they are held by the broker that owns the partition, while all stages of one
-producer are held by one broker, which sends them to the others when they are committed.
+id, and commits its rows by itself (:mod:`pyspark_danube._scoping`). Then they are held by the broker that owns the
+partition, while all stages of one producer are held by one broker, which sends them to the others when they are
+committed.
 
 Both classes are pickled and sent to the executors, or created for each call: they hold options and no connections.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -49,12 +49,14 @@ from danube.model.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from danube.model.names import split_partition
 from danube.model.stage_api import StagedBatch
 from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, broker_client, enter_client
 from pyspark_danube._registering import encoding_of, with_payload
 from pyspark_danube._reporting import report_batch, report_failure
 from pyspark_danube._routing import route_rows
 from pyspark_danube._rows import check_columns, first_time_us, to_messages
+from pyspark_danube._scoping import former_targets, record_routing, scoped
 from pyspark_danube._spark_apis import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
@@ -106,12 +108,22 @@ def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool)
         return StreamWriter(options, encoding_of(client, options, schema))
 
 
+@dataclass(frozen=True)
+class StagedRows:
+    """What was staged: the rows of a task, or of all tasks."""
+
+    stages: tuple[StagedBatch, ...] = ()
+    """One for each topic or partition that has rows, of each task."""
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    """The number of partitions that the rows of a topic were routed to, if each partition commits by itself."""
+
+
 @dataclass
 class Written(WriterCommitMessage):
     """Message of a task to the driver."""
 
     producer: str
-    stages: tuple[StagedBatch, ...]
+    rows: StagedRows
     query: str = ""
     """Id of the streaming query; a new checkpoint has a new one."""
     write_id: str = ""
@@ -139,10 +151,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of a task."""
-        stages = stage_rows(
+        rows = stage_rows(
             self._options, self._producer, self._batch_id, iterator, write_id=self._write_id, encoding=self._encoding
         )
-        return Written(self._producer, stages)
+        return Written(self._producer, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make all rows visible.
@@ -161,7 +173,7 @@ class BatchWriter(DataSourceArrowWriter):
                 " write without a batchId. This write has written nothing; whether an earlier attempt has stored its"
                 " rows is unknown: check the topic. Set batchId for all writes of a producer, or for none"
             )
-        _commit(self._options, self._producer, self._batch_id, _stages(messages), self._label, taken)
+        _commit(self._options, self._producer, self._batch_id, _joined(messages), self._label, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop the stages of this write, including future ones of tasks that are still running.
@@ -185,8 +197,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         producer = self._options.producer_id or f"spark-{query}"
         batch_id = int(_property(context, _BATCH_ID))
         write_id = _run(context)
-        stages = stage_rows(self._options, producer, batch_id, iterator, write_id=write_id, encoding=self._encoding)
-        return Written(producer, stages, query, write_id)
+        rows = stage_rows(self._options, producer, batch_id, iterator, write_id=write_id, encoding=self._encoding)
+        return Written(producer, rows, query, write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make all rows of a micro-batch visible, once.
@@ -200,7 +212,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"producer {producer!r} has committed batch {batchId} in another query; this one has a new checkpoint."
                 " Its rows were not written, because their batch ids are in use: set another producerId"
             )
-            _commit(self._options, producer, batchId, _stages(messages), query, taken, job=producer)
+            _commit(self._options, producer, batchId, _joined(messages), query, taken, job=producer)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Drop the stages of a micro-batch, including future ones of tasks that are still running.
@@ -223,8 +235,8 @@ def stage_rows(
     *,
     write_id: str = "",
     encoding: Encoding | None = None,
-) -> tuple[StagedBatch, ...]:
-    """Stage the rows of one task; return its stages, one for each topic or partition that has rows.
+) -> StagedRows:
+    """Stage the rows of one task.
 
     With an ``encoding`` the rows have a column ``value``, which is encoded; else ``payload``.
 
@@ -244,7 +256,7 @@ def stage_rows(
                     ref = None if encoding is None else encoding.header
                     staging = _Staging(client, stack, producer, batch_id, write_id, options.by_partition, ref)
                 staging.add(rows if encode is None else encode(rows), options.topic)
-        return staging.finish() if staging else ()
+        return staging.finish() if staging else StagedRows()
 
 
 @dataclass
@@ -263,6 +275,8 @@ class _Staging:
     """Next partition: rows without a key go to one partition after the other, a batch at a time."""
     targets: dict[str, list[str]] = field(default_factory=dict)
     """For each topic, the topic itself or its partitions."""
+    partitions: dict[str, int] = field(default_factory=dict)
+    """As in :class:`StagedRows`."""
     stages: dict[str, Stage] = field(default_factory=dict)
     base_time_us: int | None = None
     """Earliest time of the first rows, if they have times. All batches count from it, so that small ones are joined."""
@@ -278,14 +292,15 @@ class _Staging:
         for name in pc.unique(topics).to_pylist():
             self._add(rows.filter(pc.equal(topics, name)), name)
 
-    def finish(self) -> tuple[StagedBatch, ...]:
+    def finish(self) -> StagedRows:
         """Wait until all stages are on the broker's disk, and return them."""
-        return tuple(stage.finish() for stage in self.stages.values())
+        stages = tuple(stage.finish() for stage in self.stages.values())
+        return StagedRows(stages, self.partitions)
 
     def _add(self, rows: pa.RecordBatch, topic: str) -> None:
         targets = self.targets.get(topic)
         if targets is None:
-            targets = self.targets[topic] = _targets(self.client, topic)
+            targets = self.targets[topic] = self._routed(topic)
         self.turn = (self.turn + 1) % len(targets)
         if self.base_time_us is None:
             self.base_time_us = first_time_us(rows)
@@ -295,12 +310,19 @@ class _Staging:
             part = rows if len(used) == 1 else rows.take(pa.array(np.flatnonzero(routes == index)))
             self._stage(targets[index]).add(to_messages(part, self.base_time_us), self.base_time_us)
 
+    def _routed(self, topic: str) -> list[str]:
+        targets = _targets(self.client, topic)
+        if self.by_partition and targets != [topic]:
+            targets = former_targets(self.client, self.producer, self.batch_id, topic, targets)
+            self.partitions[topic] = len(targets)
+        return targets
+
     def _stage(self, target: str) -> Stage:
         stage = self.stages.get(target)
         if stage is None:
             opening = self.client.stages.open(
                 target,
-                producer=_scoped(self.producer, target) if self.by_partition else self.producer,
+                producer=scoped(self.producer, target) if self.by_partition else self.producer,
                 batch_id=self.batch_id,
                 attempt=self.attempt,
                 write_id=self.write_id,
@@ -322,7 +344,7 @@ def _commit(
     options: WriteOptions,
     producer: str,
     batch_id: int,
-    stages: Sequence[StagedBatch],
+    rows: StagedRows,
     label: str,
     taken: str,
     *,
@@ -331,20 +353,22 @@ def _commit(
     """Commit a batch.
 
     Args:
-        options, producer, batch_id, stages, label: of the batch.
+        options, producer, batch_id, rows, label: of the batch.
         taken: the error text if the batch id was committed under another label.
         job: reported as this one; empty: not at all.
     """
-    if not stages:
+    if not rows.stages:
         return  # nothing to commit or record: a repetition is empty, too
-    shares = {producer: list(stages)}
-    if options.by_partition:
-        shares = {}
-        for stage in sorted(stages, key=lambda stage: stage.topic):
-            shares.setdefault(_scoped(producer, stage.topic), []).append(stage)
     with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
         written: list[StagedBatch] = []
-        for name, share in shares.items():
+        over = {
+            topic
+            for topic, count in sorted(rows.partitions.items())
+            if not record_routing(client, producer, batch_id, topic, count, label, taken)
+        }
+        for topic in sorted(over):
+            logger.warning("%s: batch %d of producer %s was committed before", topic, batch_id, producer)
+        for name, share in _shares(producer, rows.stages, over, by_partition=options.by_partition).items():
             outcome = client.stages.commit(name, batch_id, share, label=label)
             if outcome.committed:
                 written += share
@@ -355,6 +379,20 @@ def _commit(
             logger.warning("batch %d of producer %s was committed before", batch_id, name)
         if job:
             report_batch(client, job, written)
+
+
+def _shares(
+    producer: str, stages: Sequence[StagedBatch], over: Collection[str], *, by_partition: bool
+) -> dict[str, list[StagedBatch]]:
+    """Return the stages that each producer commits, without those of partitioned topics that are ``over``."""
+    if not by_partition:
+        return {producer: list(stages)}
+    shares: dict[str, list[StagedBatch]] = {}
+    for stage in sorted(stages, key=lambda stage: stage.topic):
+        base, _ = split_partition(stage.topic) or (stage.topic, 0)
+        if base not in over:
+            shares.setdefault(scoped(producer, stage.topic), []).append(stage)
+    return shares
 
 
 def _abort(
@@ -378,21 +416,32 @@ def _abort(
             client.stages.abort(producer, batch_id, write_id=write_id)
             return
         for topic in sorted({*topics, *(_targets(client, options.topic) if options.topic else ())}):
-            client.stages.abort(_scoped(producer, topic), batch_id, write_id=write_id)
-
-
-def _scoped(producer: str, topic: str) -> str:
-    """Return the producer of the rows of one topic or partition, if each commits by itself."""
-    digest = hashlib.blake2b(f"{producer} {topic}".encode(), digest_size=8).hexdigest()
-    return f"{producer[:200]}-{digest}"
+            client.stages.abort(scoped(producer, topic), batch_id, write_id=write_id)
 
 
 def _topics(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
     return {stage.topic for stage in _stages(messages)}
 
 
-def _stages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatch]:
-    return [stage for message in messages if isinstance(message, Written) for stage in message.stages]
+def _stages(messages: Sequence[WriterCommitMessage | None]) -> tuple[StagedBatch, ...]:
+    return tuple(stage for message in messages if isinstance(message, Written) for stage in message.rows.stages)
+
+
+def _joined(messages: Sequence[WriterCommitMessage | None]) -> StagedRows:
+    """Return what all tasks have staged.
+
+    Raises:
+        FailedPreconditionError: a topic got more partitions meanwhile, and each partition commits by itself.
+    """
+    partitions: dict[str, int] = {}
+    for message in messages:
+        for topic, count in message.rows.partitions.items() if isinstance(message, Written) else ():
+            if partitions.setdefault(topic, count) != count:
+                raise FailedPreconditionError(
+                    f"{topic} got more partitions while the batch was being written: nothing was written; write it"
+                    " again"
+                )
+    return StagedRows(_stages(messages), partitions)
 
 
 def _task() -> TaskContext:
