@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
@@ -33,8 +33,18 @@ MAX_LOOKUPS: Final = 16
 """Lookups at a time."""
 MAX_POLLS: Final = 64
 """Long polls that go on without a caller; of more, the oldest are cancelled."""
+PARTITIONS_S: Final = 15.0
+"""The partitions of a topic are looked up again after this long: there may be more."""
 
 _Place = tuple["Address | None", list[str]]
+
+
+class _Members(NamedTuple):
+    """What is behind a name, as of a lookup."""
+
+    topics: list[str]
+    """The topic itself, or its partitions."""
+    looked_up_s: float
 
 
 class _Poll:
@@ -50,8 +60,7 @@ class StateGatherer:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._members: dict[str, list[str]] = {}
-        """The topic itself, or its partitions, by name."""
+        self._members: dict[str, _Members] = {}
         self._polls: dict[object, _Poll] = {}
 
     async def states(
@@ -122,7 +131,7 @@ class StateGatherer:
         if unknown:
             limiter = anyio.CapacityLimiter(MAX_LOOKUPS)
             await together([partial(self._look_up, name, limiter) for name in unknown])
-        members = [member for name in names for member in self._members[name]]
+        members = [member for name in names for member in self._members[name].topics]
         places: dict[Address | None, list[str]] = {}
         for member in members:
             owner = self._pool.brokers.owner(member)
@@ -130,11 +139,15 @@ class StateGatherer:
         return members, list(places.items())
 
     def _is_placed(self, name: str) -> bool:
-        owner = self._pool.brokers.owner
-        return name in self._members and all(owner(member) is not None for member in self._members[name])
+        owner, found = self._pool.brokers.owner, self._members.get(name)
+        if found is None or not all(owner(member) is not None for member in found.topics):
+            return False
+        may_have_grown = found.topics != [name] and anyio.current_time() - found.looked_up_s >= PARTITIONS_S
+        return not may_have_grown
 
     async def _look_up(self, name: str, limiter: anyio.CapacityLimiter) -> None:
         async with limiter:
+            began_s = anyio.current_time()
             timeout_s = self._pool.options.request_timeout_s
             found = await self._pool.ask(
                 None,
@@ -146,11 +159,12 @@ class StateGatherer:
         self._pool.learn(found)
         if len(self._members) >= MAX_OWNERS:
             self._members.clear()
-        self._members[name] = found.topics
+        self._members[name] = _Members(found.topics, began_s)
 
     def _forget(self, names: Sequence[str]) -> None:
         for name in names:
-            for member in self._members.pop(name, ()):
+            found = self._members.pop(name, None)
+            for member in () if found is None else found.topics:
                 owner = self._pool.brokers.owner(member)
                 if owner is not None:
                     self._pool.brokers.disown(member, owner.address)

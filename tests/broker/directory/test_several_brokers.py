@@ -964,3 +964,17 @@ async def test_a_broker_whose_session_has_just_ended_is_one_that_does_not_answer
         await wait_until(lambda: broker not in map(parse_broker, membership.sessions.values))
         with pytest.raises(UnavailableError, match="broker b2 does not run any more"):
             membership.session_address(broker)
+
+
+async def test_the_ends_of_logs_include_partitions_that_a_topic_got_since(tmp_path: Path) -> None:
+    """A stream of Spark read them only after its next start."""
+    name = "/default/grows"
+    async with cluster(tmp_path, 2, cluster_secret="file") as world, world.machines[0].client() as client:
+        await client.admin.create_topic(name, partitions=2)
+        known = {state.name: state.end_offset for state in await client.logs.states([name])}
+        assert len(known) == 2
+        await client.admin.expand_topic(name, 3)
+        began = trio.current_time()
+        while len(await client.logs.states([name], beyond=known, timeout_s=15.0)) < 3:
+            assert trio.current_time() < began + 31
+        assert len(await client.logs.states()) == 3
