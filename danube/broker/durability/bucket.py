@@ -189,6 +189,8 @@ class BucketLevel(Level):
         """The wals of topics that were built."""
         self._assigned = trio.Event()
         """Set, and replaced, whenever a topic was assigned to a broker."""
+        self._tried: dict[Wal, OwnerEpoch] = {}
+        """The epoch of the last attempt to claim a wal."""
         self._deleting: set[int] = set()
         """First ids of topics whose deletion has begun."""
         self.claims = Claims(
@@ -261,7 +263,9 @@ class BucketLevel(Level):
                 f"{storage.url} knows nothing of its topics of durability 'remote', {min(known)} for one; restore the"
                 " objects below wal/ from a copy"
             )
-        await history.catalogue.raise_epoch(OwnerEpoch(max(former, bucket.former_epoch(history.stream)) + 1))
+        tried = self._tried.get(wal, NO_OWNER_EPOCH)  # what an attempt has put may arrive after it was given up
+        await history.catalogue.raise_epoch(OwnerEpoch(max(former, bucket.former_epoch(history.stream), tried) + 1))
+        self._tried[wal] = history.catalogue.epoch
         await self.membership.raise_epoch(max(bucket.highest_epoch(), owner_epoch(history.catalogue.epoch, 0)))
         journal = RemoteJournal(
             storage,

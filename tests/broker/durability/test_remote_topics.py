@@ -25,6 +25,7 @@ from danube.broker.durability.claims import Claims
 from danube.broker.durability.reconciliation import Reconciliation
 from danube.history import SoleTenure, highest_epoch, read_bucket
 from danube.history.manifest import ManifestLog
+from danube.history.remote.claim import Claim
 from danube.model import api
 from danube.model.errors import (
     AlreadyExistsError,
@@ -280,6 +281,30 @@ async def test_topics_are_served_while_the_history_is_taken_over(
         goes_on.set()
         assert await read_all(client, TOPIC) == [b"1", b"2"]
         assert (await client.admin.seal_topic(TOPIC))[0].sealed_offset == 2
+
+
+async def test_a_claim_that_was_given_up_arrives_late(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt had the same epoch, and took the claim for that of another broker: this one ended."""
+    run, claims = Claim.run, list[Claim]()
+
+    async def arrives_late(claim: Claim) -> None:
+        claims.append(claim)
+        if len(claims) == 1:
+            raise StorageUnavailableError("no answer within 10 s")
+        if len(claims) == 2:
+            await run(claims[0])
+        await run(claim)
+
+    patch_remote(monkeypatch, "_RETRY_S", 0.05)
+    async with running_broker(tmp_path, patience_s=30, storage=bucket) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        monkeypatch.setattr(Claim, "run", arrives_late)
+        await running.restart(crash=True)
+        await publish(client, TOPIC, [b"2"])
+        assert len(claims) == 2
+        assert await read_all(client, TOPIC) == [b"1", b"2"]
 
 
 async def test_topics_are_not_served_before_it_is_known_what_else_a_bucket_holds(
