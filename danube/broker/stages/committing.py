@@ -212,8 +212,7 @@ class Committer:
         """
         if not known.certain:
             await self._ledger.reload(known)
-            self._claim(known)
-            self._hold()
+            self._follow(known)
 
     async def settle(self, known: Known) -> None:
         """Complete a decided commit; the caller holds the lock.
@@ -246,10 +245,15 @@ class Committer:
                 f"batch {record.last_batch} of producer {known.name!r} is committed, but not applied yet; the"
                 f" broker continues by itself: {error.message}"
             ) from error
-        known.problem = None
+        self._follow(known)
+
+    def _follow(self, known: Known) -> None:
+        """Act on a record that has become known: a commit that it calls complete leaves nothing behind."""
         self._hold()
         self._claim(known)
-        self._drop_losers(known)
+        if not known.pending:
+            known.problem = None
+            self._drop_losers(known)
 
     async def _append_all(
         self, known: Known, sessions: dict[TopicId, ProducerSession]

@@ -444,6 +444,23 @@ async def test_an_abort_of_a_batch_in_doubt_finds_out_first() -> None:
         assert loser not in await world.states()
 
 
+async def test_a_commit_whose_end_was_in_doubt_leaves_no_stages_behind() -> None:
+    async with world_of() as world:
+        staged, _loser = await world.staged(0, b"1"), await world.staged(0, b"2")
+        later = await world.staged(1, b"3")
+        topic = world.topics["/default/a"]
+        topic.on_admit = lambda: setattr(world.store, "away", True)  # from after the decision on
+        world.store.writes = ["ok", "lose"]
+        with pytest.raises(UnavailableError, match="not applied yet"):
+            await world.commit(0, staged)
+        world.store.away = False
+        assert await world.last() == 0
+        assert await world.states() == {later: "staged"}
+        assert [known.problem for known in world.stages._ledger] == [None]
+        assert await world.commit(0, staged) == StageCommit(False, {"/default/a": (0, 1)})
+        assert world.rows() == [b"1"]
+
+
 @pytest.mark.parametrize("in_doubt", [False, True])
 async def test_the_next_life_applies_committed_batches(in_doubt: bool) -> None:
     async with world_of() as world:
