@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 import msgspec
+import trio
 
 from danube.broker.stages.decisions import ProducerRecord
 from danube.cluster.records import BrokerState, broker_name
@@ -62,6 +63,8 @@ class Homes:
         self._directory = directory
         self._clock_us = clock_us
         self._mine: set[str] = set()
+        self._claiming = trio.Lock()
+        """Tasks of one producer that begin at once would take its home from each other, again and again."""
 
     @property
     def _are_shared(self) -> bool:
@@ -90,6 +93,11 @@ class Homes:
             if elsewhere is not None:
                 raise elsewhere
             return
+        async with self._claiming:
+            if producer not in self._mine:
+                await self._claim(producer, elsewhere)
+
+    async def _claim(self, producer: str, elsewhere: NotOwnerError | None) -> None:
         store, me = self._directory.catalogue.store, self._directory.membership.me
         key = _PREFIX + quote(producer, safe="")
         for _ in range(_MOST_ATTEMPTS):
@@ -97,18 +105,18 @@ class Homes:
             claimed = decode_record(item, _HOME.decode).broker if item is not None else None
             if claimed is not None and claimed != me and not self._is_gone(claimed):
                 raise self._away(producer, claimed)
-            if claimed != me:
-                chosen = await self._former(producer) if item is None else me
-                if chosen is None and elsewhere is not None:
-                    raise elsewhere
-                chosen = chosen or me
-                revision = item.mod_revision if item is not None else 0
-                try:
-                    await store.put(key, _encode(HomeRecord(chosen, self._clock_us())), expected_revision=revision)
-                except MetadataConflictError:
-                    continue
-                if chosen != me:
-                    raise self._away(producer, chosen)
+            chosen = await self._former(producer) if item is None else me
+            if chosen is None and elsewhere is not None:
+                raise elsewhere
+            chosen = chosen or me
+            revision = item.mod_revision if item is not None else 0
+            try:
+                # Also if it says so already: its removal may be under way, and fails then.
+                await store.put(key, _encode(HomeRecord(chosen, self._clock_us())), expected_revision=revision)
+            except MetadataConflictError:
+                continue
+            if chosen != me:
+                raise self._away(producer, chosen)
             self._mine.add(producer)
             return
         raise UnavailableError(f"the home of producer {producer!r} changes at the moment; try again")

@@ -22,6 +22,7 @@ from danube.broker.stages.ledger import Ledger
 from danube.client import Client
 from danube.cluster.ordering import order_move
 from danube.cluster.records import BROKERS, BrokerState
+from danube.metadata import Delete
 from danube.model import Rate
 from danube.model.batch import SchemaRef
 from danube.model.errors import (
@@ -230,6 +231,28 @@ async def test_unused_homes_are_given_up(tmp_path: Path) -> None:
             assert await world.store.get("/stage-homes/busy") is not None
             batch = await staged(client, PARTS[1], 1, b"x", producer="idle")
             assert (await client.stages.commit("idle", 1, [batch])).committed
+
+
+async def test_a_producer_that_stages_again_while_it_is_given_up_keeps_its_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three(tmp_path) as (world, owners):
+        home = owners[PARTS[0]]
+        async with home.client() as client:
+            await staged(client, PARTS[0], 1, b"x")
+            await client.stages.abort("job", 1)
+        homes, store = home.broker.stages._homes, home.broker.directory.catalogue.store
+        transact = store.transact
+
+        async def transact_late(conditions: Any, operations: Any) -> Any:
+            if operations == [Delete("/stage-homes/job")]:
+                await homes.require("job")
+            return await transact(conditions, operations)
+
+        monkeypatch.setattr(store, "transact", transact_late)
+        await homes.release(lambda _: False, world.wall_clock_us() + 1)
+        assert homes.is_here("job")
+        assert await home_of(world) is home
 
 
 async def move(world: ClusterWorld, topic: str, target: Machine) -> None:
