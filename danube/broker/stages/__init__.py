@@ -20,8 +20,9 @@ A batch id that is not above the last decided one commits nothing: exactly-once 
 In a cluster all stages of a producer are held by one broker (:mod:`~danube.broker.stages.homes`), which has the owners
 of topics append what was committed (:mod:`~danube.broker.stages.distant`).
 
-Staging does not survive the loss of the machine, also for topics of durability ``remote``: stages are on its disk, and
-decisions in its metadata. A producer that continues elsewhere starts without them.
+Staging does not survive the loss of the machine, also for topics of durability ``remote``: stages are on its disk, and,
+of a broker alone, decisions in its metadata. A producer that continues elsewhere starts without them. In a cluster the
+next home takes the decisions over (:mod:`~danube.broker.stages.inheritance`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -13,20 +13,23 @@ import msgspec
 from danube.broker.stages.stored import StoredStage
 from danube.log.producers import ProducerSession
 from danube.model.batch import BatchHeader
-from danube.model.errors import FailedPreconditionError
+from danube.model.errors import DataLossError, FailedPreconditionError
 from danube.model.ids import Offset, ProducerId, TopicId
-from danube.model.stage_api import StageCommit, StageState
+from danube.model.stage_api import AbortStages, StageCommit, StageState
 
 __all__ = [
     "ProducerRecord",
     "Share",
+    "aborted",
     "addressed",
     "claim",
     "continued",
     "former_commit",
+    "inherited",
     "losers",
     "named_stages",
     "stages_by_topic",
+    "topics_of",
 ]
 
 _MOST_NAMES: Final = 10
@@ -137,6 +140,48 @@ def losers(stages: Iterable[StoredStage], producer: str, record: ProducerRecord)
     ]
 
 
+def aborted(stages: Iterable[StoredStage], request: AbortStages) -> list[StoredStage]:
+    """Return the stages that an abort drops: those of the batch that it names, or all, except those being appended."""
+    return [
+        stage
+        for stage in stages
+        if (stage.head.producer, stage.head.batch_id) == (request.producer, request.batch_id)
+        and (not request.stage_ids or stage.head.stage_id in request.stage_ids)
+        and (not request.write_id or stage.head.write_id == request.write_id)
+        and stage.state != StageState.COMMITTING
+    ]
+
+
+def topics_of(
+    stages: Iterable[StoredStage],
+    record: ProducerRecord | None,
+    producer: str,
+    stage_ids: Iterable[int],
+    write_id: str,
+) -> set[str]:
+    """Return the topics of some stages, of all others of their producer or write, and of its last commit.
+
+    Args:
+        stages: all stages of a broker.
+        record: the last decision about the producer; None: there is none.
+        producer: its name.
+        stage_ids: which stages.
+        write_id: which write; empty: none.
+    """
+    numbers = frozenset(stage_ids)
+    found = {
+        stage.head.topic
+        for stage in stages
+        if stage.head.stage_id in numbers
+        or stage.head.producer == producer
+        or (write_id and stage.head.write_id == write_id)
+    }
+    if record is not None:
+        found.update(record.offsets)
+        found.update(share.topic for share in record.shares)
+    return found
+
+
 def continued(share: Share, session: ProducerSession | None) -> Share:
     """Return a share that begins at its producer's present sequence, if that is lower than the decided one."""
     if session is None or session.next_sequence >= share.base_sequence:
@@ -147,3 +192,35 @@ def continued(share: Share, session: ProducerSession | None) -> Share:
 def addressed(header: BatchHeader, session: ProducerSession, sequence: int) -> BatchHeader:
     """Return the header of a staged part with the sender filled in. Its records stay unopened."""
     return header._replace(producer_id=session.producer_id, producer_epoch=session.epoch, base_sequence=sequence)
+
+
+def inherited(producer: str, own: int | None, left: Mapping[str, ProducerRecord]) -> ProducerRecord | None:
+    """Return what counts of the decisions that brokers have left that are gone; None: the home knows better.
+
+    A commit that was decided and not reported as complete cannot be finished: its stages were on the disk of the broker
+    that is gone. How much of it is in its topics is unknown, so neither can it count as committed nor be committed
+    again. It is refused until somebody has looked: a job that goes on under another name says so by that.
+
+    Args:
+        producer: whose decisions.
+        own: last batch of the producer in the ledger of its home; None: there is none.
+        left: records of the producer by the names of the brokers.
+
+    Raises:
+        DataLossError: the last batch was not complete.
+    """
+    if not left:
+        return None
+    broker = max(left, key=lambda name: left[name].last_batch)
+    record = left[broker]
+    if own is not None and own >= record.last_batch:
+        return None
+    if record.committing:
+        batch = record.last_batch
+        places = ", ".join(f"{share.topic} from offset {share.start_offset} on" for share in record.shares)
+        raise DataLossError(
+            f"batch {batch} of producer {producer!r} was being committed by broker {broker}, which was forgotten: a"
+            f" part of it may be missing ({places}). Look which of its messages are there, then go on under another"
+            f" name of the producer: with batch {batch} if none are, with the next one if all are"
+        )
+    return record

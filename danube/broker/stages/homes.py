@@ -23,6 +23,7 @@ import msgspec
 import trio
 
 from danube.broker.stages.decisions import ProducerRecord
+from danube.broker.stages.inheritance import Inheritance
 from danube.cluster.records import BrokerState, broker_name
 from danube.metadata import Condition, Delete
 from danube.metadata.table import decode_record
@@ -31,6 +32,7 @@ from danube.model.ids import BrokerId, ProducerId
 
 if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
+    from danube.broker.stages.ledger import Ledger
 
 __all__ = ["HomeRecord", "Homes"]
 
@@ -56,12 +58,14 @@ class Homes:
 
     Args:
         directory: of the broker.
+        ledger: of the broker.
         clock_us: microseconds since the epoch.
     """
 
-    def __init__(self, directory: Directory, clock_us: Callable[[], int]) -> None:
+    def __init__(self, directory: Directory, ledger: Ledger, clock_us: Callable[[], int]) -> None:
         self._directory = directory
         self._clock_us = clock_us
+        self._inheritance = Inheritance(directory, ledger, clock_us)
         self._mine: set[str] = set()
         self._claiming = trio.Lock()
         """Tasks of one producer that begin at once would take its home from each other, again and again."""
@@ -85,6 +89,8 @@ class Homes:
         Raises:
             NotOwnerError: another broker is its home.
             OwnerAwayError: its home is away.
+            DataLossError: its home is gone, and how much of its last batch is in its topics is unknown.
+            LimitExceededError: this broker knows too many producers to take over one that has committed.
             UnavailableError: the metadata do not answer.
         """
         if producer in self._mine:
@@ -113,27 +119,44 @@ class Homes:
             try:
                 # Also if it says so already: its removal may be under way, and fails then.
                 await store.put(key, _encode(HomeRecord(chosen, self._clock_us())), expected_revision=revision)
+                if chosen != me:
+                    raise self._away(producer, chosen)
+                await self._inheritance.take_over(producer)
             except MetadataConflictError:
                 continue
-            if chosen != me:
-                raise self._away(producer, chosen)
             self._mine.add(producer)
             return
         raise UnavailableError(f"the home of producer {producer!r} changes at the moment; try again")
 
     async def find(self, producer: str) -> None:
-        """As :meth:`require`, but leave a producer alone that has no home.
+        """As :meth:`require`, but leave a producer alone that has no home, and had none.
 
         Raises:
-            NotOwnerError, OwnerAwayError, UnavailableError: as :meth:`require`.
+            DanubeError: as :meth:`require`.
         """
         if producer in self._mine or not self._are_shared:
             return
+        if await self._home(producer) is not None or await self._inheritance.has(producer):
+            await self.require(producer)
+
+    async def last_batch_of_gone(self, producer: str) -> int | None:
+        """Return the last batch that a broker which is gone has decided; None: the ledger of a living one counts.
+
+        Raises:
+            DataLossError: how much of it is in its topics is unknown.
+            DanubeError: the metadata do not answer.
+        """
+        if producer in self._mine or not self._are_shared or not self._inheritance.exists:
+            return None
+        home = await self._home(producer)
+        if home is not None and home != self._directory.membership.me and not self._is_gone(home):
+            return None
+        async with self._claiming:  # what is being taken over is either still there, or in the ledger of this broker
+            return await self._inheritance.last_batch(producer)
+
+    async def _home(self, producer: str) -> BrokerId | None:
         item = await self._directory.catalogue.store.get(_PREFIX + quote(producer, safe=""))
-        if item is not None:
-            home = decode_record(item, _HOME.decode).broker
-            if home != self._directory.membership.me and not self._is_gone(home):
-                raise self._away(producer, home)
+        return decode_record(item, _HOME.decode).broker if item is not None else None
 
     def _is_gone(self, broker: BrokerId) -> bool:
         record = self._directory.membership.brokers.values.get(broker_name(broker))
@@ -165,7 +188,7 @@ class Homes:
         return latest[1] if latest is not None else None
 
     async def release(self, is_used: Callable[[str], bool], before_us: int) -> None:
-        """Give up producers that are not used any more.
+        """Give up producers that are not used any more, and what brokers have left that are gone.
 
         Args:
             is_used: whether this broker has stages or commits of a producer.
@@ -180,13 +203,17 @@ class Homes:
         items, _ = await store.list(_PREFIX)
         for item in items:
             record, producer = decode_record(item, _HOME.decode), unquote(item.key.removeprefix(_PREFIX))
-            if record.broker != me or record.time_us >= before_us or is_used(producer):
+            if record.broker == me:
+                if record.time_us >= before_us or is_used(producer):
+                    continue
+                self._mine.discard(producer)  # a stage that arrives now claims it again
+            elif not self._is_gone(record.broker):
                 continue
-            self._mine.discard(producer)  # a stage that arrives now claims it again
             try:
                 await store.transact([Condition(item.key, item.mod_revision)], [Delete(item.key)])
             except MetadataConflictError:
                 continue
+        await self._inheritance.expire()
 
     async def held(self) -> Collection[ProducerId]:
         """Return the producers of commits that other brokers have decided, and not completed.

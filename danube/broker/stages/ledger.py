@@ -15,13 +15,13 @@ that producer: a decision that is taken for not made never arrives later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote, unquote
 
 import trio
 
 from danube.broker.stages.decisions import ProducerRecord
-from danube.metadata import Change, MetadataStore, Table, TableWriter
+from danube.metadata import Change, Condition, Delete, MetadataStore, Table, TableWriter
 from danube.model.errors import DanubeError, LimitExceededError
 from danube.model.limits import Limits
 
@@ -116,11 +116,25 @@ class Ledger:
         """
         await self._apply(known, self._table.put(_key(known.name), record))
 
-    async def _apply(self, known: Known, change: Change) -> None:
+    async def inherit(self, known: Known, record: ProducerRecord, rows: Sequence[Condition]) -> None:
+        """Take over the record of a broker that is gone; the caller holds the lock.
+
+        Args:
+            known: the producer.
+            record: the one that counts.
+            rows: keys and revisions of its rows in the ledgers of such brokers, which are removed.
+
+        Raises:
+            DanubeError: as :meth:`write`.
+        """
+        removal = Change(rows, [Delete(row.key) for row in rows], lambda _: None)
+        await self._apply(known, self._table.put(_key(known.name), record), removal)
+
+    async def _apply(self, known: Known, *changes: Change) -> None:
         known.certain = False
         async with self._writer.changing():
             try:
-                await self._writer.apply(change)
+                await self._writer.apply(*changes)
             finally:
                 self._adopt(known)
 

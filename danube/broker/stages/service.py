@@ -19,6 +19,7 @@ import trio
 from danube.broker.runtime.stage_disk import StageDisk
 from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.broker.stages.committing import Committer
+from danube.broker.stages.decisions import aborted, topics_of
 from danube.broker.stages.format import StageHead
 from danube.broker.stages.ledger import Known, Ledger
 from danube.broker.stages.store import StageStore
@@ -29,6 +30,7 @@ from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
     DanubeError,
     DataDirectoryError,
+    DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotOwnerError,
@@ -125,7 +127,7 @@ class Stages:
         """The homes of producers; not imported by a broker alone."""
         from danube.broker.stages.homes import Homes
 
-        return Homes(self._directory, self._clock_us)
+        return Homes(self._directory, self._ledger, self._clock_us)
 
     async def _require_home(self, producer: str, elsewhere: NotOwnerError | None = None) -> None:
         """Make sure that this broker may stage for a producer; see :meth:`Homes.require`."""
@@ -150,7 +152,7 @@ class Stages:
         for producer in {stage.head.producer for stage in self._store}:
             try:
                 await self._require_home(producer)
-            except (NotOwnerError, OwnerAwayError) as error:
+            except (NotOwnerError, OwnerAwayError, DataLossError) as error:
                 _log.info("stages of %r are of no use here: %s", producer, error)
 
     def held_topics(self) -> set[TopicId]:
@@ -159,20 +161,8 @@ class Stages:
 
     def topics_of(self, producer: str, stage_ids: Iterable[int], write_id: str) -> set[str]:
         """Return the topics of some stages, of all others of their producer or write, and of its last commit."""
-        numbers = frozenset(stage_ids)
-        found = {
-            stage.head.topic
-            for stage in self._store
-            if stage.head.stage_id in numbers
-            or stage.head.producer == producer
-            or (write_id and stage.head.write_id == write_id)
-        }
         known = self._ledger.find(producer)
-        record = known.record if known is not None else None
-        if record is not None:
-            found.update(record.offsets)
-            found.update(share.topic for share in record.shares)
-        return found
+        return topics_of(self._store, known.record if known is not None else None, producer, stage_ids, write_id)
 
     async def load(self) -> None:
         """Load the stages that exist on the disk.
@@ -376,22 +366,14 @@ class Stages:
         if request.write_id and not self._is_decided(request.producer, request.batch_id):
             # It is refused from here on: there was no await since its stages were dropped.
             await self._aborted.remember(Write(request.producer, request.batch_id, request.write_id))
-        return AbortedStages(dropped, self._is_decided(request.producer, request.batch_id))
+        last = await self._last_batch(request.producer)
+        return AbortedStages(dropped, last is not None and request.batch_id <= last)
 
     def _drop(self, request: AbortStages) -> int:
-        dropped = 0
-        for stage in self._store:
-            head = stage.head
-            if (head.producer, head.batch_id) != (request.producer, request.batch_id):
-                continue
-            if request.stage_ids and head.stage_id not in request.stage_ids:
-                continue
-            if request.write_id and head.write_id != request.write_id:
-                continue
-            if stage.state != StageState.COMMITTING:
-                self._end(stage, f"{stage}: it was aborted")
-                dropped += 1
-        return dropped
+        named = aborted(self._store, request)
+        for stage in named:
+            self._end(stage, f"{stage}: it was aborted")
+        return len(named)
 
     def _end(self, stage: StoredStage, why: str) -> None:
         """Drop a stage that is not being appended to its topic."""
@@ -403,13 +385,18 @@ class Stages:
 
     async def last_batch(self, request: LastBatch, _context: Context) -> LastBatchIs:
         """Return the last batch that was decided."""
-        known = self._ledger.find(request.producer)
+        return LastBatchIs(await self._last_batch(request.producer))
+
+    async def _last_batch(self, producer: str) -> int | None:
+        """Return the last batch that was decided by this broker, or by one that is gone."""
+        former = None if self._directory.membership.is_alone else await self._homes.last_batch_of_gone(producer)
+        known = self._ledger.find(producer)
         if known is None:
-            return LastBatchIs(None)
+            return former
         if not known.certain:
             async with known.lock:
                 await self._committer.refresh(known)
-        return LastBatchIs(known.last_batch)
+        return max((last for last in (former, known.last_batch) if last is not None), default=None)
 
     async def list(self, request: ListStages, _context: Context) -> StageList:
         """List the stages."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from danube.broker.stages.decisions import (
     ProducerRecord,
     Share,
+    aborted,
     addressed,
     claim,
     continued,
     former_commit,
+    inherited,
     losers,
     named_stages,
     stages_by_topic,
+    topics_of,
 )
 from danube.broker.stages.format import StageEnd, StageHead
 from danube.broker.stages.stored import StoredStage
 from danube.log import ProducerSession
 from danube.model.batch import encode_part, read_header
-from danube.model.errors import FailedPreconditionError
-from danube.model.stage_api import StageCommit, StageState
+from danube.model.errors import DataLossError, FailedPreconditionError
+from danube.model.stage_api import AbortStages, StageCommit, StageState
 
 OPEN, STAGED, COMMITTING = StageState.OPEN, StageState.STAGED, StageState.COMMITTING
 
@@ -115,3 +119,32 @@ def test_a_staged_part_gets_its_sender() -> None:
     header = addressed(read_header(part), session(0), 77)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (8, 3, 77)
     assert header.publish_time_us == 5
+
+
+def test_an_abort_names_stages_or_a_write_or_all_of_a_batch() -> None:
+    found = [stage(1), stage(2, state=OPEN), stage(3, state=COMMITTING), stage(4, 6), stage(5, producer="q")]
+    found[1].head = msgspec.structs.replace(found[1].head, write_id="w")
+    assert ids(aborted(found, AbortStages("p", 5, []))) == [1, 2]
+    assert ids(aborted(found, AbortStages("p", 5, [1, 3, 4]))) == [1]
+    assert ids(aborted(found, AbortStages("p", 5, [], "w"))) == [2]
+
+
+def test_the_topics_of_a_producer_are_those_of_its_stages_and_of_its_last_commit() -> None:
+    found = [stage(1, topic="/d/b"), stage(2, producer="q", topic="/d/c"), stage(3, producer="q", topic="/d/d")]
+    assert topics_of(found, None, "p", [], "") == {"/d/b"}
+    assert topics_of(found, None, "p", [2], "") == {"/d/b", "/d/c"}
+    found[2].head = msgspec.structs.replace(found[2].head, write_id="w")
+    assert topics_of(found, record(5), "r", [], "w") == {"/d/a", "/d/d"}
+    assert topics_of([], msgspec.structs.replace(record(5, share(1)), offsets={}), "p", [], "") == {"/d/a"}
+
+
+def test_the_last_decision_of_brokers_that_are_gone_counts_if_the_home_has_no_later_one() -> None:
+    assert inherited("p", None, {}) is None
+    left = {"b1": record(4), "b2": record(6), "b3": record(5)}
+    assert inherited("p", None, left) is inherited("p", 5, left) is left["b2"]
+    assert inherited("p", 6, left) is inherited("p", 7, left) is None
+    left["b1"] = record(7, share(1), share(2))
+    said = "batch 7 of producer 'p' was being committed by broker b1, .*(/d/a from offset 1000 on, /d/a from"
+    with pytest.raises(DataLossError, match=said.replace("(", r"\(")):
+        inherited("p", 6, left)
+    assert inherited("p", 7, left) is None

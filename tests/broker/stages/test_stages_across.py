@@ -15,7 +15,7 @@ import trio
 from broker.broker_harness import wait_until
 from broker.directory.cluster_harness import ClusterWorld, Machine, cluster
 
-from danube.broker.stages.decisions import ProducerRecord
+from danube.broker.stages.decisions import ProducerRecord, Share
 from danube.broker.stages.distant import Neighbours
 from danube.broker.stages.homes import HomeRecord
 from danube.broker.stages.ledger import Ledger
@@ -23,18 +23,21 @@ from danube.client import Client
 from danube.cluster.ordering import order_move
 from danube.cluster.records import BROKERS, BrokerState
 from danube.metadata import Delete
-from danube.model import Rate
+from danube.model import Limits, Rate
 from danube.model.batch import SchemaRef
 from danube.model.errors import (
     ConnectionLostError,
+    DataLossError,
     FailedPreconditionError,
     MessageTooLargeError,
     OwnerAwayError,
+    OwnerFencedError,
     SchemaMismatchError,
     TopicNotFoundError,
     UnavailableError,
 )
-from danube.model.stage_api import StagedBatch
+from danube.model.ids import ProducerId
+from danube.model.stage_api import StageCommit, StagedBatch
 
 pytestmark = pytest.mark.virtual
 
@@ -189,23 +192,144 @@ async def test_a_home_that_is_away_is_waited_for_by_name(tmp_path: Path) -> None
             assert await rows(client, 3) == [b"1", b"2", b"2"]
 
 
+async def lose(world: ClusterWorld, lost: Machine, other: Machine) -> str:
+    """Kill a broker, and declare it gone, as ``danube cluster forget`` does; return its name."""
+    await lost.kill()
+    await trio.sleep(4)
+    name = f"b{world.machines.index(lost) + 1}"
+    gone = msgspec.structs.replace(other.broker.directory.membership.brokers.values[name], state=BrokerState.GONE)
+    await world.store.put(BROKERS + name, msgspec.msgpack.encode(gone))
+    await trio.sleep(0.1)
+    return name
+
+
 async def test_a_forgotten_home_is_replaced(tmp_path: Path) -> None:
     async with three(tmp_path) as (world, owners):
         home = owners[PARTS[0]]
         other = next(each for each in world.machines if each is not home)
         async with other.client(request_timeout_s=3.0) as client:
             await staged(client, PARTS[0], 1, b"1")
-            await home.kill()
-            await trio.sleep(4)
-            key = f"{BROKERS}b{world.machines.index(home) + 1}"
-            members = other.broker.directory.membership.brokers
-            gone = msgspec.structs.replace(members.values[key.removeprefix(BROKERS)], state=BrokerState.GONE)
-            await world.store.put(key, msgspec.msgpack.encode(gone))
-            await trio.sleep(0.1)
+            await lose(world, home, other)
             batch = await staged(client, next(topic for topic in PARTS if owners[topic] is other), 1, b"2")
             assert (await client.stages.commit("job", 1, [batch])).committed
             assert await home_of(world) is not home
             # What it left is of no use to it when it comes back, because its data directory does not join again.
+
+
+async def rows_of(client: Client, topic: str) -> list[bytes]:
+    async with client.reader(topic, start="earliest") as reader:
+        found = []
+        with trio.move_on_after(1):
+            while True:
+                found += (await reader.receive_batch()).payloads()
+    return found
+
+
+@pytest.mark.parametrize("begin", ["ask", "abort", "commit", "stage"])
+async def test_what_a_forgotten_home_has_committed_is_not_committed_again(tmp_path: Path, begin: str) -> None:
+    async with three(tmp_path) as (world, owners):
+        home = owners[PARTS[0]]
+        heir = owners[PARTS[1]]
+        async with heir.client(request_timeout_s=3.0) as client:
+            batches = [await staged(client, topic, 7, topic.encode()) for topic in PARTS[:2]]
+            outcome = await client.stages.commit("job", 7, batches, label="run")
+            assert outcome.committed
+            name = await lose(world, home, heir)
+            if begin == "ask":
+                assert await client.stages.last_batch("job") == 7
+                assert (await home_of(world)) is home, "nothing was taken over"
+            elif begin == "abort":
+                assert await client.stages.abort("job", 7)
+            elif begin == "commit":
+                assert await client.stages.commit("job", 7, batches[1:]) == StageCommit(False, outcome.offsets, "run")
+            again = await staged(client, PARTS[1], 7, b"again")
+            assert again.stage_id == 0
+            assert await client.stages.commit("job", 7, [again]) == StageCommit(False, outcome.offsets, "run")
+            assert await world.store.get(f"/stages/{name}/job") is None
+            assert await client.stages.last_batch("job") == 7
+            assert (await client.stages.commit("job", 8, [await staged(client, PARTS[1], 8, b"8")])).committed
+            assert await rows_of(client, PARTS[1]) == [PARTS[1].encode(), b"8"]
+            new_home = await home_of(world)
+            assert new_home is not home
+        await new_home.kill()
+        await new_home.start()
+        async with heir.client(reconnect_timeout_s=20.0) as client:
+            assert (await staged(client, PARTS[1], 8, b"again")).stage_id == 0
+
+
+async def test_a_takeover_that_was_cut_short_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with three(tmp_path) as (world, owners):
+        home, heir = owners[PARTS[0]], owners[PARTS[1]]
+        async with heir.client(request_timeout_s=3.0) as client:
+            batches = [await staged(client, topic, 7, b"x") for topic in PARTS[:2]]
+            await client.stages.commit("job", 7, batches)
+            await lose(world, home, heir)
+
+            async def away(*_: Any) -> None:
+                raise UnavailableError("away")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Ledger, "inherit", away)
+                with pytest.raises(UnavailableError):
+                    await staged(client, PARTS[1], 7, b"again")
+            assert await home_of(world) is heir
+            assert await client.stages.last_batch("job") == 7
+        await heir.kill()
+        await heir.start()
+        async with heir.client() as client:
+            assert (await staged(client, PARTS[1], 7, b"again")).stage_id == 0
+
+
+async def test_a_commit_that_a_forgotten_home_has_not_completed_is_refused(tmp_path: Path) -> None:
+    async with three(tmp_path) as (world, owners):
+        home, heir = owners[PARTS[0]], owners[PARTS[1]]
+        async with heir.client(request_timeout_s=3.0) as client:
+            batch = await staged(client, PARTS[0], 7, b"1")
+            name = await lose(world, home, heir)
+            share = Share(PARTS[1], heir.broker.directory.catalogue.locate(PARTS[1])[1], ProducerId(1), 0, 5, [1])
+            record = ProducerRecord(7, world.wall_clock_us(), True, [share], {}, "")
+            await world.store.put(f"/stages/{name}/job", msgspec.msgpack.encode(record))
+            said = f"batch 7 of producer 'job' was being committed by broker {name}, .*{PARTS[1]} from offset 5 on"
+            for batch_id in (7, 8):
+                with pytest.raises(DataLossError, match=said):
+                    await staged(client, PARTS[1], batch_id, b"2")
+            with pytest.raises(DataLossError, match=said):
+                await client.stages.commit("job", 7, [batch])
+            with pytest.raises(DataLossError, match=said):
+                await client.stages.last_batch("job")
+            with pytest.raises(DataLossError, match=said):
+                await client.stages.abort("job", 7)
+            batch = await staged(client, PARTS[1], 7, b"2", producer="job-2")
+            assert (await client.stages.commit("job-2", 7, [batch])).committed
+
+
+async def test_a_forgotten_home_decides_nothing_more(tmp_path: Path) -> None:
+    async with three(tmp_path) as (world, owners):
+        home, heir = owners[PARTS[0]], owners[PARTS[1]]
+        async with heir.client(request_timeout_s=3.0) as client:
+            await staged(client, PARTS[0], 7, b"1")
+            name = await lose(world, home, heir)
+            late = Ledger(world.store, name, Limits(), world.wall_clock_us)  # it was cut off, and is alive
+            await late.load()
+            assert (await staged(client, PARTS[1], 7, b"2")).stage_id
+            known = await late.known("job")
+            with pytest.raises(OwnerFencedError):
+                await late.write(known, ProducerRecord(7, world.wall_clock_us(), False, [], {}))
+
+
+async def test_what_forgotten_brokers_have_left_expires(tmp_path: Path) -> None:
+    limits = {"stage_expiry_s": 30.0, "stage_producer_expiry_s": 1_000.0}
+    async with three(tmp_path, limits=limits, patience_s=10_000) as (world, owners):
+        home, heir = owners[PARTS[0]], owners[PARTS[1]]
+        async with heir.client(request_timeout_s=3.0) as client:
+            await client.stages.commit("job", 1, [await staged(client, PARTS[0], 1, b"x")])
+            name = await lose(world, home, heir)
+            await trio.sleep(700)
+            assert await world.store.get("/stage-homes/job") is None
+            assert await client.stages.last_batch("job") == 1
+            await trio.sleep(1_300)
+            assert await world.store.get(f"/stages/{name}/job") is None
+            assert await client.stages.last_batch("job") is None
 
 
 async def test_an_earlier_ledger_counts_as_a_claim(tmp_path: Path) -> None:
