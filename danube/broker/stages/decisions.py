@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ __all__ = [
     "claim",
     "continued",
     "former_commit",
+    "held_producers",
     "inherited",
     "losers",
     "named_stages",
@@ -224,3 +225,27 @@ def inherited(producer: str, own: int | None, left: Mapping[str, ProducerRecord]
             f" name of the producer: with batch {batch} if none are, with the next one if all are"
         )
     return record
+
+
+class _Every(Container[ProducerId]):
+    """All producers."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def held_producers(
+    own: Collection[ProducerId], others: Collection[ProducerId], age_s: float, expiry_s: float
+) -> Container[ProducerId]:
+    """Return the producers that topics must not forget: a decision has recorded sequences of theirs.
+
+    Another broker may have decided a commit, appended it here, and died. So nothing is forgotten unless the decisions
+    of others were looked at after the last use of what has been idle for so long.
+
+    Args:
+        own: those of this broker's decisions.
+        others: those of other brokers' decisions, when they were looked at.
+        age_s: how long ago that was.
+        expiry_s: topics forget a producer that was idle for longer.
+    """
+    return {*own, *others} if age_s < expiry_s else _Every()

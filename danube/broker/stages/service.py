@@ -8,6 +8,7 @@ clients. A stream that ends before it has finished leaves nothing behind.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable
 from functools import cached_property
@@ -19,7 +20,7 @@ import trio
 from danube.broker.runtime.stage_disk import StageDisk
 from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.broker.stages.committing import Committer
-from danube.broker.stages.decisions import aborted, topics_of
+from danube.broker.stages.decisions import aborted, held_producers, topics_of
 from danube.broker.stages.format import StageHead
 from danube.broker.stages.ledger import Known, Ledger
 from danube.broker.stages.store import StageStore
@@ -77,8 +78,8 @@ _MAX_BATCH_ID: Final = 2**63 - 1
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 _LONGEST_ROUND_S: Final = 60.0
-_HELD_S: Final = 600.0
-"""How often the commits of other brokers are looked at: far more often than topics forget producers."""
+_HELD_S: Final = 300.0
+"""How often the commits of other brokers are looked at: more often than topics forget producers."""
 
 _REQUEST = msgspec.msgpack.Decoder(StageRequest)
 _encode = msgspec.msgpack.Encoder().encode
@@ -97,14 +98,18 @@ class Stages:
         self._peers: tuple[Peers, Callable[[], bool]] | None = None
         self._held: Collection[ProducerId] = frozenset()
         """Producers of commits that other brokers have decided."""
-        self._held_at = 0.0
+        self._held_at = -math.inf
+        """When that was found."""
         self._committer = Committer(directory, self._store, self._ledger, lambda: self._neighbours)
         self._wake = trio.Event()
 
     @property
     def held_producers(self) -> Container[ProducerId]:
         """Ids of producers that their topics must not forget."""
-        return self._committer.held.union(self._held) if self._held else self._committer.held
+        if self._directory.membership.is_alone:
+            return self._committer.held
+        age_s = trio.current_time() - self._held_at
+        return held_producers(self._committer.held, self._held, age_s, self._limits.anonymous_producer_expiry_s)
 
     def begin(self, peers: Peers, is_serving: Callable[[], bool]) -> None:
         """Reach other brokers from now on, and answer them while this one serves."""
@@ -468,9 +473,10 @@ class Stages:
                 await self._aborted.expire()
                 await self._ledger.expire()
                 await self._claim_stages()
-                if trio.current_time() >= self._held_at and not self._directory.membership.is_alone:
-                    self._held_at = trio.current_time() + _HELD_S
+                began = trio.current_time()
+                if began >= self._held_at + _HELD_S and not self._directory.membership.is_alone:
                     self._held = await self._homes.held()
+                    self._held_at = began
                     await self._homes.release(self._is_used, before_us)
             except DanubeError as error:
                 _log.warning(

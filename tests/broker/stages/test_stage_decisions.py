@@ -13,6 +13,7 @@ from danube.broker.stages.decisions import (
     claim,
     continued,
     former_commit,
+    held_producers,
     inherited,
     losers,
     named_stages,
@@ -148,3 +149,9 @@ def test_the_last_decision_of_brokers_that_are_gone_counts_if_the_home_has_no_la
     with pytest.raises(DataLossError, match=said.replace("(", r"\(")):
         inherited("p", 6, left)
     assert inherited("p", 7, left) is None
+
+
+def test_no_producer_is_forgotten_while_the_commits_of_others_are_not_known() -> None:
+    fresh, old = held_producers({1}, {2}, 9.9, 10.0), held_producers({1}, {2}, 10.0, 10.0)
+    assert [number in fresh for number in (1, 2, 3)] == [True, True, False]
+    assert all(number in old for number in (1, 2, 3))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -511,3 +511,63 @@ async def test_a_commit_survives_a_crash_at_each_step(
             assert struck == [step]
             assert await rows(client, 6) == sorted([*[topic.encode() for topic in PARTS], *[bytes(150_000)] * 3])
             assert await client.stages.last_batch("job") == 1
+
+
+@pytest.mark.parametrize("blow", ["restart", "no answer"])
+async def test_topics_do_not_forget_a_producer_before_they_know_of_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: str
+) -> None:
+    """The home dies when another broker has its share, and that one forgets producers that are idle for 10 min."""
+    async with three(tmp_path, patience_s=10_000) as (_, owners):
+        home, owner = owners[PARTS[0]], owners[PARTS[1]]
+        async with home.client() as client:
+            await client.stages.commit("job", 1, [await staged(client, topic, 1, b"1") for topic in PARTS])
+            batches = [await staged(client, topic, 2, b"2") for topic in PARTS[:2]]
+        appended = trio.Event()
+        ask = Neighbours._ask
+
+        async def asking(self: Any, name: str, topic_id: Any, question: Any, kind: Any) -> Any:
+            answer = await ask(self, name, topic_id, question, kind)
+            if type(question).__name__ == "AppendShare" and not appended.is_set():
+                appended.set()
+                await trio.sleep_forever()
+            return answer
+
+        async def commit() -> None:
+            with suppress(ConnectionLostError, UnavailableError):
+                async with home.client(reconnect_timeout_s=1.0) as client:
+                    await client.stages.commit("job", 2, batches)
+
+        monkeypatch.setattr(Neighbours, "_ask", asking)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit)
+            await appended.wait()
+            await home.kill()
+
+        async def publish() -> None:
+            async with owner.client() as client, client.producer(PARTS[1]) as producer:
+                await producer.send(b"other")
+
+        async def unanswered() -> Any:
+            raise UnavailableError("away")
+
+        if blow == "restart":
+            await owner.kill()
+            await trio.sleep(1_200)
+            await owner.start()
+            await publish()
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(owner.broker.stages._homes, "held", unanswered)
+                await trio.sleep(1_200)
+                await publish()
+        await home.start()
+        async with owner.client() as client:
+            await wait_until(lambda: not any(known.pending for known in home.broker.stages._ledger))
+            found = await rows_of(client, PARTS[1])
+            assert [row for row in found if row != b"other"] == [b"1", b"2"]
+        table = owner.broker.directory.find(PARTS[1]).intake._table
+        assert table.session_of("staged/job") is not None
+        await trio.sleep(1_200)
+        await publish()
+        assert table.session_of("staged/job") is None, "nobody needs it any more"
