@@ -159,6 +159,11 @@ class Departure:
         self._stored = stored
         self.action: Action = Reserve() if stored else Freeze()
 
+    @property
+    def may_have_left(self) -> bool:
+        """Whether the topic may have its new owner: a switch was sent, and it is not certain that it was refused."""
+        return isinstance(self.action, Switch | Look | Left) or (isinstance(self.action, Withdraw) and self._switched)
+
     def next(self, event: Event) -> Action:
         """Return what is to be done after the outcome of the present action."""
         self.action = self._after(self.action, event)

@@ -252,6 +252,23 @@ def test_a_topic_that_stores_nothing_is_frozen_and_switched() -> None:
     assert departure.next(Withdrawn(existed=False)) == Stayed("conflict")
 
 
+@pytest.mark.parametrize("outcome", [Done(), Refused("conflict"), Doubt("no answer")])
+def test_from_the_switch_on_a_topic_may_have_left_until_that_is_refused_or_withdrawn(outcome: Event) -> None:
+    departure = Departure(1, 100, stored=True)
+    for event in (Done(), Done(1), Done(), Done()):
+        assert not departure.may_have_left
+        departure.next(event)
+    assert departure.action == Switch()
+    assert departure.may_have_left
+    departure.next(outcome)
+    assert departure.may_have_left is not isinstance(outcome, Refused)
+    if isinstance(outcome, Doubt):
+        assert departure.next(Withdrawn(existed=False)) == Look()
+        assert departure.may_have_left
+        assert departure.next(Seen(2)) == Stayed("no answer")
+        assert not departure.may_have_left
+
+
 @pytest.mark.parametrize(
     ("assignment", "copied", "fate"),
     [

@@ -8,8 +8,8 @@ Each order is carried out by a task of its own, at most ``max_moves`` at a time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -181,33 +181,44 @@ class _Move:
         begun = trio.current_time()
         frozen_at = 0.0
         async with self._frozen:
-            while not isinstance(action, Left | Stayed):
-                if isinstance(action, Freeze):
-                    frozen_at = trio.current_time()
-                action = departure.next(await self._do(action))
-            target = broker_name(self._order.target)
-            name = topic.name if topic is not None else self._key
-            if isinstance(action, Left):
-                await self._leave()
-                now = trio.current_time()
-                self._departures.figures.left(self._topic_id, now - frozen_at if frozen_at else 0.0)
-                _log.info(
-                    "topic %r has moved to broker %s in %.3f s; it was frozen for %.0f ms",
+            with self._staying_frozen(departure):
+                while not isinstance(action, Left | Stayed):
+                    if isinstance(action, Freeze):
+                        frozen_at = trio.current_time()
+                    action = departure.next(await self._do(action))
+                target = broker_name(self._order.target)
+                name = topic.name if topic is not None else self._key
+                if isinstance(action, Left):
+                    await self._leave()
+                    now = trio.current_time()
+                    self._departures.figures.left(self._topic_id, now - frozen_at if frozen_at else 0.0)
+                    _log.info(
+                        "topic %r has moved to broker %s in %.3f s; it was frozen for %.0f ms",
+                        name,
+                        target,
+                        now - begun,
+                        1000 * (now - frozen_at) if frozen_at else 0.0,
+                    )
+                    return
+                self._departures.figures.failed(self._topic_id, action.reason)
+                _log.warning(
+                    "topic %r stays, and is not moved to broker %s: %s",
                     name,
                     target,
-                    now - begun,
-                    1000 * (now - frozen_at) if frozen_at else 0.0,
+                    action.reason,
+                    extra=log_event("topic.not_moved", topic=name, target=target),
                 )
-                return
-            self._departures.figures.failed(self._topic_id, action.reason)
-            _log.warning(
-                "topic %r stays, and is not moved to broker %s: %s",
-                name,
-                target,
-                action.reason,
-                extra=log_event("topic.not_moved", topic=name, target=target),
-            )
         self._resume()
+
+    @contextmanager
+    def _staying_frozen(self, departure: Departure) -> Iterator[None]:
+        """If this is cancelled, the broker ends: then what may have another owner accepts nothing any more."""
+        try:
+            yield
+        except BaseException:
+            if departure.may_have_left and self._topic is not None:
+                self._topic.stay_frozen()
+            raise
 
     def _resume(self) -> None:
         topic = self._topic

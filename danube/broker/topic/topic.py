@@ -172,6 +172,7 @@ class Topic:
         """Its readers (consumers without a subscription)."""
         self.watchers: set[trio.Event] = set()
         """Set when a message has arrived, or the topic was deleted."""
+        self._stays_frozen = False
         self.deleted: DanubeError | None = None
         """Error returned to callers after the topic is deleted."""
         self.move = 0
@@ -375,14 +376,19 @@ class Topic:
                 self.check_alive()
                 yield
             finally:
-                self._frozen = None
-                frozen.set()
-                self.intake.thaw()
-                for subscription in held:
-                    if self.deleted is not None:
-                        subscription.give_up(self.deleted)
-                    else:
-                        subscription.thaw()
+                if not self._stays_frozen:
+                    self._frozen = None
+                    frozen.set()
+                    self.intake.thaw()
+                    for subscription in held:
+                        if self.deleted is not None:
+                            subscription.give_up(self.deleted)
+                        else:
+                            subscription.thaw()
+
+    def stay_frozen(self) -> None:
+        """Leave it frozen behind the block of :meth:`frozen`: the broker ends, and another one may own it by now."""
+        self._stays_frozen = True
 
     # --- Policies ---
 

@@ -227,6 +227,29 @@ async def test_a_broker_is_killed_in_the_middle_of_a_move(
                 assert topic_id_of(machine) not in machine.broker.runtime.journal.topic_ids()
 
 
+async def test_a_topic_whose_switch_is_in_doubt_accepts_nothing_while_its_broker_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a world: it was thawed, and would have accepted messages that its new owner does not have."""
+    async with cluster(tmp_path, 2, **SETTINGS) as world:
+        source = await created(world, NAME)
+        target = other(world, source)
+        do, switching = source_room._Move._do, trio.Event()
+
+        async def in_doubt(move: Any, action: object) -> Event:
+            if isinstance(action, Switch):
+                switching.set()
+                await trio.sleep_forever()
+            return await do(move, action)
+
+        monkeypatch.setattr(source_room._Move, "_do", in_doubt)
+        await order(source, target)
+        await switching.wait()
+        topic = source.broker.directory.find(NAME)
+        await source.drain()
+        assert topic.is_frozen
+
+
 @pytest.mark.parametrize("step", [Reserve, Copy, Freeze, Complete, Switch])
 @pytest.mark.parametrize("durability", list(Durability))
 async def test_a_topic_whose_move_is_given_up_stays_in_service(
