@@ -16,13 +16,14 @@ assignments.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
+from danube.cluster.conditions import assign_conditions, follow_conditions, grouped
 from danube.cluster.coordinator import (
     Action,
     AssignTopic,
@@ -63,11 +64,8 @@ from danube.metadata.table import decode_record
 from danube.model.errors import DanubeError, MetadataConflictError, NotFoundError, UnavailableError
 from danube.model.ids import BrokerId, TopicId
 from danube.model.log_events import log_event
-from danube.model.names import split_partition
 from danube.model.records import TopicRecord, decode_topic
 from danube.peers import Peers
-
-A = TypeVar("A")
 
 if TYPE_CHECKING:
     from danube.cluster.placement import Candidate
@@ -84,11 +82,6 @@ _SETTLE_S: Final = 0.05
 _HOLDER: Final = "holder"
 _WORK_SHARE: Final = 0.05
 """Share of the time of this process that looking may take."""
-_GROUP: Final = 50
-"""Most topics that one transaction assigns."""
-_MOST_CONDITIONS: Final = 120
-"""Most conditions of such a transaction: each topic has two of its own, and others with some. The metadata allow 128,
-and one is that this broker still coordinates."""
 _AT_ONCE: Final = 4
 """Transactions that assign the topics of a wal at the same time."""
 _CREATING: Final = msgspec.msgpack.Decoder(CreatingRecord)
@@ -99,50 +92,6 @@ _encode = msgspec.msgpack.encode
 def _is_below(prefix: str, item: KeyValue) -> bool:
     """Whether a key is that of a row by the name of a topic; the tables log others."""
     return is_topic_name(item.key.removeprefix(prefix))
-
-
-def _record_key(topic: str) -> str:
-    split = split_partition(topic)
-    return TOPICS + (split[0] if split else topic)
-
-
-def _assign_conditions(action: AssignTopic) -> list[Condition]:
-    found = [
-        Condition(ASSIGNMENTS + topic_key(action.topic_id), action.revision),
-        Condition(_record_key(action.topic), action.record_revision),
-        Condition(SESSIONS + broker_name(action.assignment.owner), action.session),
-    ]
-    if action.former is not None:
-        found.append(Condition(SESSIONS + broker_name(action.former), 0))
-    return found
-
-
-def _follow_conditions(action: FollowWal) -> list[Condition]:
-    return [
-        Condition(ASSIGNMENTS + topic_key(action.topic_id), action.revision),
-        Condition(action.record, action.record_revision),
-        Condition(WALS + wal_key(*action.wal), action.wal_revision),
-    ]
-
-
-def grouped(actions: Iterable[A], conditions: Callable[[A], Iterable[Condition]]) -> Iterator[list[A]]:
-    """Yield groups of actions, in their order; the conditions of each group fit into one transaction.
-
-    Args:
-        actions: the actions.
-        conditions: returns those of one.
-    """
-    group: list[A] = []
-    keys: set[str] = set()
-    for action in actions:
-        more = {each.key for each in conditions(action)}
-        if group and (len(group) == _GROUP or len(keys | more) > _MOST_CONDITIONS):
-            yield group
-            group, keys = [], set()
-        group.append(action)
-        keys |= more
-    if group:
-        yield group
 
 
 async def _delete_nothing(storage: str, object_: str) -> None:
@@ -328,7 +277,7 @@ class Coordinating:
 
     async def _act(self, actions: Sequence[Action]) -> None:
         assigned = [action for action in actions if isinstance(action, AssignTopic)]
-        for group in grouped(assigned, _assign_conditions):
+        for group in grouped(assigned, assign_conditions):
             await self._assign(group)
         await self._fail_over(actions)
         for action in actions:
@@ -359,7 +308,7 @@ class Coordinating:
         conditions: dict[str, Condition] = {}
         operations: list[Put | Delete] = []
         for action in actions:
-            for condition in _assign_conditions(action):
+            for condition in assign_conditions(action):
                 assert conditions.setdefault(condition.key, condition) == condition
             operations.append(Put(ASSIGNMENTS + topic_key(action.topic_id), _encode(action.assignment)))
         try:
@@ -385,7 +334,7 @@ class Coordinating:
             if isinstance(action, TakeWal):
                 await self._take_wal(action)
         following = [action for action in actions if isinstance(action, FollowWal)]
-        groups = grouped(following, _follow_conditions)
+        groups = grouped(following, follow_conditions)
         failures: list[DanubeError] = []
 
         async def follow() -> None:
@@ -428,7 +377,7 @@ class Coordinating:
         conditions: dict[str, Condition] = {}
         operations: list[Put | Delete] = []
         for action in actions:
-            conditions.update({each.key: each for each in _follow_conditions(action)})
+            conditions.update({each.key: each for each in follow_conditions(action)})
             operations.append(Put(ASSIGNMENTS + topic_key(action.topic_id), _encode(action.assignment)))
         try:
             await self._change(list(conditions.values()), operations)

@@ -47,6 +47,8 @@ from danube.cluster.records import (
     WalRecord,
     beginner_of,
     broker_name,
+    check_latest,
+    check_not_gone,
     is_broker_name,
     is_topic_key,
     parse_broker,
@@ -224,11 +226,11 @@ class Membership:
             own = [name for name, record in self.brokers.values.items() if record.identity == self._identity]
             known = self.brokers.values[own[0]] if own else None
             if known is not None:
-                _check_not_gone(own[0], known)
+                check_not_gone(own[0], known)
             if known is not None and known.start == start:
                 break  # the answer to an earlier attempt was lost
             if known is not None:
-                _check_latest(own[0], known, last)
+                check_latest(own[0], known, last)
             if own:
                 self._check_certified(own[0])
             if not is_stored:
@@ -645,7 +647,7 @@ class Membership:
         own = BROKERS + broker_name(self.me)
         found = await self._store.get(own)
         if found is not None:
-            _check_not_gone(broker_name(self.me), decode_record(found, _BROKER.decode))
+            check_not_gone(broker_name(self.me), decode_record(found, _BROKER.decode))
         sent_at = self._clock()
         lease = await self._store.grant_lease(self._ttl_s)
         conditions = [Condition(key, 0), Condition(own, found.mod_revision if found is not None else 0)]
@@ -744,42 +746,6 @@ class Membership:
                 await self._store.revoke(lease)
             except DanubeError as error:
                 _log.info("the session ends with its time to live: %s", error)
-
-
-def _check_not_gone(name: str, record: BrokerRecord) -> None:
-    """Check that a broker was not declared gone.
-
-    Raises:
-        BrokerForgottenError: it was.
-    """
-    if record.state is BrokerState.GONE:
-        raise BrokerForgottenError(
-            f"the data directory is that of broker {name}, which was declared gone for good (danube cluster forget"
-            f" {name}): other brokers go on with its topics, so it does not join again. Give back what only its disk"
-            " has: danube cluster return-tail --data-dir DIRECTORY. To run a broker on this machine, start it with an"
-            " empty data directory"
-        )
-
-
-def _check_latest(name: str, record: BrokerRecord, last: LastStart) -> None:
-    """Check that a data directory has seen the last start that is in the record of its broker.
-
-    Only what the directory said when it was opened counts: another process with a copy of it may have come first.
-
-    Raises:
-        DataLossError: it is a copy, or was set back.
-    """
-    if record.life > last.life:
-        found = f"is of start {last.life} of broker {name}, which has been started {record.life} times"
-    elif record.life == last.life and last.start not in (0, record.start):
-        found = f"is not the latest: another process has made start {record.life} of broker {name}"
-    else:
-        return
-    raise DataLossError(
-        f"the data directory {found}: the directory is a copy of another one that is in use, or an old snapshot of it"
-        " was restored. Start the broker with its latest directory; or, if that is lost, with an empty one: then it"
-        " becomes a new broker"
-    )
 
 
 def _ignore(change: RowChange[Assignment]) -> None:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from danube.model.errors import InvalidArgumentError
+from danube.model.errors import BrokerForgottenError, DataLossError, InvalidArgumentError
 from danube.model.ids import BrokerId, OwnerEpoch, TopicId
 
 __all__ = [
@@ -57,6 +57,8 @@ __all__ = [
     "WalRecord",
     "beginner_of",
     "broker_name",
+    "check_latest",
+    "check_not_gone",
     "is_broker_name",
     "is_topic_key",
     "is_topic_name",
@@ -142,6 +144,42 @@ class LastStart(NamedTuple):
     """Its number; 0: there was none."""
     start: int
     """See :class:`BrokerRecord`; 0: not known, an earlier version has stored it."""
+
+
+def check_not_gone(name: str, record: BrokerRecord) -> None:
+    """Check that a broker was not declared gone.
+
+    Raises:
+        BrokerForgottenError: it was.
+    """
+    if record.state is BrokerState.GONE:
+        raise BrokerForgottenError(
+            f"the data directory is that of broker {name}, which was declared gone for good (danube cluster forget"
+            f" {name}): other brokers go on with its topics, so it does not join again. Give back what only its disk"
+            " has: danube cluster return-tail --data-dir DIRECTORY. To run a broker on this machine, start it with an"
+            " empty data directory"
+        )
+
+
+def check_latest(name: str, record: BrokerRecord, last: LastStart) -> None:
+    """Check that a data directory has seen the last start that is in the record of its broker.
+
+    Only what the directory said when it was opened counts: another process with a copy of it may have come first.
+
+    Raises:
+        DataLossError: it is a copy, or was set back.
+    """
+    if record.life > last.life:
+        found = f"is of start {last.life} of broker {name}, which has been started {record.life} times"
+    elif record.life == last.life and last.start not in (0, record.start):
+        found = f"is not the latest: another process has made start {record.life} of broker {name}"
+    else:
+        return
+    raise DataLossError(
+        f"the data directory {found}: the directory is a copy of another one that is in use, or an old snapshot of it"
+        " was restored. Start the broker with its latest directory; or, if that is lost, with an empty one: then it"
+        " becomes a new broker"
+    )
 
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from danube.cluster.balance import Move
-from danube.cluster.coordinating import _assign_conditions, grouped
+from danube.cluster.conditions import assign_conditions, grouped
 from danube.cluster.coordinator import (
     GARBAGE_AGE_S,
     AssignedTopic,
@@ -417,10 +417,10 @@ def test_what_is_assigned_at_once_fits_into_a_transaction() -> None:
         )
         for number in range(200)
     ]
-    groups = list(grouped(actions, _assign_conditions))
+    groups = list(grouped(actions, assign_conditions))
     assert [each for group in groups for each in group] == actions
-    sizes = [len({condition.key for each in group for condition in _assign_conditions(each)}) for group in groups]
+    sizes = [len({condition.key for each in group for condition in assign_conditions(each)}) for group in groups]
     assert max(sizes) < Limits().metadata_max_transaction_changes
     assert min(sizes[:-1]) > 100, "no more transactions than are needed"
-    assert list(grouped([], _assign_conditions)) == []
+    assert list(grouped([], assign_conditions)) == []
     assert [len(group) for group in grouped(actions, lambda _: ())] == [50] * 4
