@@ -37,7 +37,9 @@ def burying(
         for topic_id in note.topic_ids:
             owner = owner_of(topic_id)
             record = brokers.get(broker_name(owner)) if owner is not None else None
-            if record is not None and (has_heirs or record.state is not BrokerState.GONE):
+            if record is None:
+                continue
+            if record.state is not BrokerState.GONE or (has_heirs and note.storage in record.shared):
                 found.add(topic_id)
     return found
 

@@ -25,12 +25,13 @@ def broker(state: BrokerState = BrokerState.ACTIVE, shared: tuple[str, ...] = ()
         ("s3", BrokerState.ACTIVE, (), {T1}),
         ("s3", BrokerState.GONE, ("gcs",), set()),
         ("s3", BrokerState.GONE, ("gcs", "s3"), {T1}),
+        ("gcs", BrokerState.GONE, ("gcs",), set()),
     ],
 )
 def test_an_assignment_is_kept_for_its_owner_and_for_an_heir_of_its_wal(
     storage: str, state: BrokerState, shared: tuple[str, ...], found: set[TopicId]
 ) -> None:
-    brokers = {"b1": broker(state), "b2": broker(shared=shared)}
+    brokers = {"b1": broker(state, ("s3",)), "b2": broker(shared=shared)}
     owners = {T1: B1, T3: BrokerId(9)}
     assert burying([DeletedRecord((T1, T2), storage), DeletedRecord((T3,), storage)], owners.get, brokers) == found
 

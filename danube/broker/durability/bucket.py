@@ -237,9 +237,7 @@ class BucketLevel(Level):
     async def _claimed(self, wal: Wal) -> None:
         for topic in self.catalogue.withheld(wal.storage):
             await self.reconciliation.serve_withheld(topic)  # the other one may have been deleted while this was opened
-        if self._background is not None and any(
-            each.storage == wal.storage for each in self.catalogue.deletions.noted()
-        ):
+        if self._background is not None:
             self._background.start_soon(self.reconciliation.bury_noted, wal)
 
     # --- Recovery ---
@@ -629,7 +627,8 @@ class BucketLevel(Level):
     def has_noted(self, storage: str, topic_id: TopicId) -> bool:
         """Whether the wal of a topic is open, so that :meth:`bury` has noted there that the topic was deleted."""
         name = self.membership.wal_of(topic_id)
-        return name is not None and Wal(storage, name) in self.claims.wals
+        wal = Wal(storage, name or "")
+        return wal in self.claims.wals and not self.reconciliation.owes(wal, topic_id)
 
     def kept_records(self, wal: Wal) -> dict[str, TopicRecord]:
         """Return the records of the topics in a wal, also withheld ones, but none whose deletion has begun."""

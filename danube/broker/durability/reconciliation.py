@@ -24,9 +24,9 @@ import trio
 
 from danube.cluster.deleted import doomed, existing
 from danube.cluster.records import Wal
-from danube.history import Bucket, RemoteRecovered, brokers_with_commits, enter, survey_topics
+from danube.history import Bucket, RemoteJournal, RemoteRecovered, brokers_with_commits, enter, survey_topics
 from danube.model import Durability
-from danube.model.errors import DanubeError, DataLossError, OwnerFencedError
+from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, UnavailableError
 from danube.model.ids import TopicId
 from danube.model.log_events import log_event
 from danube.model.records import TopicRecord, decode_topic
@@ -34,7 +34,6 @@ from danube.storage import Storage
 
 if TYPE_CHECKING:
     from danube.broker.durability.bucket import BucketLevel
-    from danube.cluster.records import DeletedRecord
 
 __all__ = ["Reconciliation"]
 
@@ -56,10 +55,10 @@ class Reconciliation:
         self._storages = storages
         self._runtime, self._catalogue, self._history = level.runtime, level.catalogue, level.history
         self._membership, self._registry = level.membership, level.registry
-        self._doomed: dict[Wal, dict[TopicId, str]] = {}
-        """By open wal: deleted topics that it had when it was recovered, with the names of the topics as a whole.
+        self._owed: dict[Wal, dict[TopicId, str]] = {}
+        """By wal: topics that had been deleted when it was opened, and are not served; :meth:`bury_noted` buries them.
 
-        They are not served; their deletion is noted in the wal by :meth:`bury_noted`.
+        Each with the name of the topic as a whole; empty: the wal has noted the deletion.
         """
 
     def is_foreign(self, bucket: Bucket) -> bool:
@@ -294,22 +293,31 @@ class Reconciliation:
         To be called just before the topics are served: what is deleted later is ended by that.
         """
         deleted = self._deleted()
-        self._doomed[wal] = doomed({name: ids for name, (ids, _) in recovered.state.topics.items()}, deleted)
+        for topic, (ids, record) in found.items():
+            present = self._catalogue.find(topic)
+            if present is None or present.topic_ids[0] != record.topic_ids[0]:
+                deleted.update(ids)  # its note is about to be heard of
+        owed = doomed({name: ids for name, (ids, _) in recovered.state.topics.items()}, deleted)
+        for note in self._catalogue.deletions.noted():
+            if note.storage == wal.storage:
+                here = [each for each in note.topic_ids if self._membership.wal_of(each) == wal.name]
+                owed.update((each, "") for each in here if each in deleted and each not in owed)
+        self._owed[wal] = owed
         return {topic: (ids, record) for topic, (ids, record) in found.items() if deleted.isdisjoint(ids)}
+
+    def owes(self, wal: Wal, topic_id: TopicId) -> bool:
+        """Whether :meth:`bury_noted` buries a topic, and no other task."""
+        return topic_id in self._owed.get(wal, ())
 
     async def bury_noted(self, wal: Wal) -> None:
         """Task: note in a wal which topics were deleted while it was not open, and remove what is left of them.
 
         Those that are deleted later note that themselves. Repeated until it succeeds, or the wal is lost.
         """
-        failing = False
-        while wal in self._level.claims.wals:
+        failing, noted = False, set[str]()
+        while (owed := self._owed.get(wal)) and (journal := self._level.claims.wals.get(wal)) is not None:
             try:
-                deleted = self._deleted()
-                for note in self._catalogue.deletions.noted():
-                    if note.storage == wal.storage and deleted.issuperset(note.topic_ids):
-                        await self._bury_noted(wal, note)
-                return
+                await self._bury_owed(wal, journal, owed, noted)
             except DanubeError as error:
                 if not failing:
                     _log.warning(
@@ -320,14 +328,20 @@ class Reconciliation:
                         extra=log_event("remote.deletion_left", storage=wal.storage),
                     )
                 failing = True
-            await trio.sleep(_RETRY_S)
+                await trio.sleep(_RETRY_S)
 
-    async def _bury_noted(self, wal: Wal, note: DeletedRecord) -> None:
-        level, names = self._level, self._doomed.get(wal, {})
-        ids = [each for each in note.topic_ids if self._membership.wal_of(each) == wal.name or each in names]
-        for name in sorted({names[each] for each in ids if each in names}):
-            await level.bury(name, ids, {wal: level.claims.wals[wal]})
-        for topic_id in ids:
-            await self._history.drop_topic(topic_id, names.get(topic_id, ""))
-        if ids:
-            await self._catalogue.deletions.buried(note.topic_ids, ids)
+    async def _bury_owed(self, wal: Wal, journal: RemoteJournal, owed: dict[TopicId, str], noted: set[str]) -> None:
+        for name in sorted(set(owed.values()) - {""} - noted):
+            await self._level.bury(name, [topic_id for topic_id, each in owed.items() if each == name], {wal: journal})
+            noted.add(name)
+        mine = [each for each in owed if self._membership.wal_of(each) == wal.name]
+        if not all(map(self._membership.owns, mine)):
+            raise UnavailableError(f"some of them are about to be assigned to broker {self._membership.broker}")
+        for topic_id in mine:
+            await self._history.drop_topic(topic_id, owed[topic_id])
+        together = [note.topic_ids for note in self._catalogue.deletions.noted()]
+        for topic_ids in (*together, mine):
+            here = [each for each in mine if each in topic_ids]
+            if here:
+                await self._catalogue.deletions.buried(topic_ids, here)
+        owed.clear()

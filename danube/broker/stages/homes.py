@@ -160,7 +160,7 @@ class Homes:
 
     def _is_gone(self, broker: BrokerId) -> bool:
         record = self._directory.membership.brokers.values.get(broker_name(broker))
-        return record is None or record.state is BrokerState.GONE
+        return record is not None and record.state is BrokerState.GONE  # one that is not known yet has just joined
 
     def _away(self, producer: str, home: BrokerId) -> NotOwnerError | OwnerAwayError:
         name = broker_name(home)

@@ -23,6 +23,7 @@ from broker.directory.test_moves import (
 )
 from broker.directory.test_several_brokers import created
 
+from danube.broker.durability.reconciliation import Reconciliation
 from danube.broker.moving import source as source_room
 from danube.cluster import coordinating as coordinating_module
 from danube.cluster.moves import Complete, Copy, Done, Doubt, Event, Freeze, Reserve, Switch
@@ -355,9 +356,23 @@ async def test_partitions_in_different_wals_are_changed_enlarged_and_deleted(tmp
             assert machine.broker.directory.catalogue.find(NAME) is None
 
 
-@pytest.mark.parametrize("how", ["it returns", "it is replaced, and returns", "it cannot read its storage"])
-async def test_a_wal_that_is_not_open_notes_a_deletion_when_it_is_opened(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    "how",
+    ["it returns", "it is replaced, and returns", "it cannot read its storage", "it is opened during the burial"],
+)
+async def test_a_wal_that_is_not_open_notes_a_deletion_when_it_is_opened(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its partition came back with it, and with that the topic; or a successor waited for an assignment for ever."""
+    away = how in ("it cannot read its storage", "it is opened during the burial")
+    serve_withheld = Reconciliation.serve_withheld
+
+    async def late(self: Reconciliation, name: str) -> None:
+        if how == "it is opened during the burial" and self._membership.broker == "b2":
+            await wait_until(lambda: self._level.claims.wals)
+        await serve_withheld(self, name)
+
+    monkeypatch.setattr(Reconciliation, "serve_withheld", late)
     async with cluster(tmp_path, 2, **SHARED) as world:
         first, second = world.machines
         async with first.client() as client, second.client() as other_client:
@@ -371,13 +386,13 @@ async def test_a_wal_that_is_not_open_notes_a_deletion_when_it_is_opened(tmp_pat
                     for number in range(10):
                         await producer.send(b"%d" % number)
             await second.kill()
-            if how == "it cannot read its storage":
+            if away:
                 second.node.set_storage_faults(down=True)
                 await second.start()
             await client.admin.delete_topic(NAME)
             if how == "it is replaced, and returns":
                 await wait_until(lambda: serves(first, "/default/other"))
-            if how != "it cannot read its storage":
+            if not away:
                 await second.start()
             second.node.set_storage_faults(down=False)
         for _ in range(2):
