@@ -248,8 +248,14 @@ class Commits:
         return last
 
     def tombstone(self, topic_id: TopicId, horizon: int | None = None) -> Entry:
-        """Return the tombstone of a deleted topic; older files, up to ``horizon``, may hold its entries."""
-        entry = Entry(EntryType.TOMBSTONE, topic_id, Durability.DISK, ())
+        """Return the tombstone of a deleted topic.
+
+        Args:
+            topic_id: the topic.
+            horizon: older files, up to this one, may hold its entries: the tombstone is written again, and left out if
+                the topic has returned meanwhile. None: the topic is deleted now.
+        """
+        entry = Entry(EntryType.TOMBSTONE, topic_id, Durability.DISK, (), horizon)
 
         def written() -> None:
             file = self._stock.files.get(entry.file)
@@ -306,6 +312,7 @@ class Commits:
         if lane.sync:
             if self._unsynced and (write := self._sync_closed()) is not None:
                 return write
+            self._drop_stale()
             freed = self._freed
             queue = self._urgent or queue
         if not freed and not queue:
@@ -356,19 +363,39 @@ class Commits:
         )
         return Write(file, file.end, buffers, True, self.sequence)
 
+    def _is_stale(self, entry: Entry) -> bool:
+        """Return whether this is a tombstone, written again, whose topic has returned: it would void what is there."""
+        relocated = entry.type is EntryType.TOMBSTONE and entry.owner is not None
+        return relocated and entry.topic_id not in self._stock.files.buried
+
+    def _drop_stale(self) -> None:
+        """Drop tombstones that are next and stale; what was queued before them has settled."""
+        while self._urgent and self._is_stale(self._urgent[0]):
+            entry = self._urgent.popleft()
+            self.settle((entry,), entry.size)
+
     def _take(self, queue: deque[Entry], file: JournalFile) -> tuple[list[Entry], int]:
-        """Take the entries that fit into the file and into one block; return them, and their bytes."""
+        """Take the entries that fit into the file and into one block, and note them; return them, and their bytes."""
         room = min(file.room(), max(self._commit_bytes, block_size((queue[0],))))
         room -= BLOCK_HEADER_SIZE
         entries: list[Entry] = []
         size = 0
+        urgent = queue is self._urgent
+        note = self._stock.files.note
         while queue:
             entry = queue[0]
             room -= ENTRY_HEADER_SIZE + entry.size
-            if room < 0:
+            if room < 0 or (urgent and self._is_stale(entry)):
                 break
             size += entry.size
             entries.append(queue.popleft())
+            if entry.type is EntryType.BATCH:
+                file.count_batch(entry.topic_id, entry.size, entry.end_offset)
+            elif entry.type is EntryType.RAFT:
+                file.count_batch(entry.topic_id, entry.size, entry.end_offset)
+                continue
+            if entry.topic_id and entry.type is not EntryType.TOMBSTONE:
+                note(file, entry.topic_id, entry.type)
         return entries, size
 
     def _block(self, lane: Lane, file: JournalFile, entries: list[Entry], size: int) -> Write:
@@ -386,15 +413,6 @@ class Commits:
         assert end + len(TERMINATOR) <= self._file_size
         assert sequence > file.last_sequence
         file.last_sequence = sequence
-        note = self._stock.files.note
-        for entry in entries:
-            if entry.type is EntryType.BATCH:
-                file.count_batch(entry.topic_id, entry.size, entry.end_offset)
-            elif entry.type is EntryType.RAFT:
-                file.count_batch(entry.topic_id, entry.size, entry.end_offset)
-                continue
-            if entry.topic_id and entry.type is not EntryType.TOMBSTONE:
-                note(file, entry.topic_id, entry.type)
         self._stock.grown()
         lane.in_flight_sequence = sequence
         return Write(file, write_at, buffers, lane.sync, sequence, lane, entries, size, end)

@@ -219,12 +219,17 @@ class FileTable:
                 file.topics = set(uncovered(file.topics, file.last_sequence, covers))
 
     def bury(self, topic_id: TopicId, file: JournalFile, horizon: int | None = None) -> None:
-        """Note the tombstone of a deleted topic, in ``file``; older files, up to ``horizon``, may hold its entries."""
-        self.drop_topic(topic_id)
+        """Note the tombstone of a deleted topic, in ``file``.
+
+        With a ``horizon`` it was written again, because older files, up to that one, may hold entries of the topic;
+        then the topic may have returned behind it, and keeps what it has.
+        """
+        if horizon is None:
+            self.drop_topic(topic_id)
+            self.buried.add(topic_id)
         for each in self._files.values():
             each.tombstones.pop(topic_id, None)
         file.tombstones[topic_id] = file.file_id if horizon is None else horizon
-        self.buried.add(topic_id)
 
     def note(self, file: JournalFile, topic_id: TopicId, kind: EntryType | int) -> None:
         """Note an entry of a topic in a file."""

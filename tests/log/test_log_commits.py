@@ -28,6 +28,7 @@ from danube.log.format import (
 )
 from danube.model import Durability, Limits
 from danube.model.errors import ConfigurationError, JournalFencedError, MessageTooLargeError, UnavailableError
+from danube.model.ids import Offset, TopicId
 
 FILE_SIZE = 32 * 1024
 COMMIT_BYTES = 4 * 1024
@@ -388,3 +389,94 @@ def test_figures_are_counted_and_averaged() -> None:
     machine = desk.machine
     assert (machine.commits, machine.syncs) == (3, 2)
     assert machine.sync_time_s == pytest.approx(3.0)
+
+
+GONE = TopicId(7)
+
+
+class Burial:
+    """A topic whose tombstone is in the second file and has to be written again, into the third one."""
+
+    def __init__(self) -> None:
+        self.desk = desk = Desk(ready=4)
+        files = desk.stock.files
+        desk.put(10, kind=EntryType.BATCH)
+        while len(files) < 3:
+            desk.put(8_000)
+            desk.run()
+        _, self.grave, self.active = files
+        self.grave.topics.clear()
+        files.bury(GONE, self.grave)
+        self.horizon = files.tombstones_needed([self.grave])[GONE]
+
+    def relocate(self) -> None:
+        machine, called = self.desk.machine, self.desk.called
+        others = [machine.tombstone(TopicId(8), self.horizon)]
+        self.desk.stock.files.bury(TopicId(8), self.grave)
+        machine.write_urgent([*others, machine.tombstone(GONE, self.horizon)], lambda: called.append("relocated"))
+
+    def come_back(self, kind: EntryType) -> None:
+        machine = self.desk.machine
+        if kind is EntryType.SNAPSHOT:
+            machine.write_urgent([Entry(kind, GONE, Durability.DISK, (b"state",))], lambda: None)
+            return
+        machine.submit(Entry(kind, GONE, Durability.OS, (bytes(24),)))
+        machine.submit(Entry(EntryType.BATCH, GONE, Durability.OS, (bytes(200),), end_offset=Offset(3)))
+        self.desk.run(sync=False)
+
+    def order(self) -> list[str]:
+        """Return what the tombstone and the entries of the topic are, as a start would read them."""
+        of_topic: list[str] = []
+        for name in sorted(self.desk.files):
+            data, file_id = bytes(self.desk.files[name]), int(name[8:24], 16)
+            for block in parse_blocks(data, file_id, FILE_HEADER_SIZE):
+                if isinstance(block, Block):
+                    entries = parse_entries(data, block)
+                    of_topic += [EntryType(entry.type).name for entry in entries if entry.topic_id == GONE]
+        return of_topic
+
+
+@pytest.mark.parametrize("kind", [EntryType.TAKEOVER, EntryType.BATCH, EntryType.SNAPSHOT])
+@pytest.mark.parametrize("is_framed", [False, True])
+def test_a_tombstone_that_is_written_again_voids_nothing_of_a_topic_that_returns(
+    kind: EntryType, *, is_framed: bool
+) -> None:
+    world = Burial()
+    desk, files = world.desk, world.desk.stock.files
+    if is_framed:
+        world.relocate()
+        assert isinstance(desk.begin(), Write)
+        world.come_back(kind)
+        desk.end()
+    else:
+        world.come_back(kind)
+        world.relocate()
+    desk.run()
+    assert desk.called == ["relocated"]
+    assert ("TOMBSTONE" in world.order()) is is_framed
+    assert "TOMBSTONE" not in world.order()[1:], "behind what has returned"
+    assert GONE not in files.buried
+    assert GONE in world.active.topics
+    assert bool(files.stored_bytes(GONE)) is (kind is not EntryType.SNAPSHOT)
+    assert world.active.tombstones.get(GONE) == (world.horizon if is_framed else None)
+    assert world.active.tombstones[TopicId(8)] == world.horizon
+    assert bool(desk.stock.groups([world.grave])) is is_framed, "the file with the only tombstone stays"
+
+
+def test_a_tombstone_whose_topic_has_not_returned_is_written_again() -> None:
+    world = Burial()
+    world.relocate()
+    world.desk.run()
+    assert world.order() == ["TOMBSTONE"]
+    assert GONE in world.desk.stock.files.buried
+    assert (world.active.tombstones[GONE], GONE in world.grave.tombstones) == (world.horizon, False)
+
+
+def test_a_topic_that_is_deleted_now_is_buried_whatever_it_has() -> None:
+    world = Burial()
+    world.come_back(EntryType.TAKEOVER)
+    world.desk.machine.write_urgent([world.desk.machine.tombstone(GONE)], lambda: None)
+    world.desk.run()
+    assert world.order() == ["TAKEOVER", "BATCH", "TOMBSTONE"]
+    assert GONE in world.desk.stock.files.buried
+    assert not world.desk.stock.files.stored_bytes(GONE)

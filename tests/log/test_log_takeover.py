@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
 import pytest
@@ -46,15 +46,17 @@ class Life:
         self.journal.submit(entry)
         await done.wait()
 
-    async def batch(self, topic_id: TopicId, offset: int, size: int = 100) -> None:
+    async def batch(
+        self, topic_id: TopicId, offset: int, size: int = 100, durability: Durability = Durability.DISK
+    ) -> None:
         part = encode_part([bytes(size)], producer_id=1, producer_epoch=1, base_sequence=offset, publish_time_us=1)
         end = Offset(offset + check_part(part).record_count)
         stamp = write_stamp(len(part), topic_id, Offset(offset), 1, OwnerEpoch(1))
-        await self.write(Entry(EntryType.BATCH, topic_id, Durability.DISK, (stamp, part), end_offset=end))
+        await self.write(Entry(EntryType.BATCH, topic_id, durability, (stamp, part), end_offset=end))
 
-    async def take_over(self, move: int, first: int) -> None:
+    async def take_over(self, move: int, first: int, durability: Durability = Durability.DISK) -> None:
         payload = TAKEOVER_ENTRY.pack(move, first, 2)
-        await self.write(Entry(EntryType.TAKEOVER, MOVING, Durability.DISK, (payload,)))
+        await self.write(Entry(EntryType.TAKEOVER, MOVING, durability, (payload,)))
 
     async def fill(self, files: int) -> None:
         """Write so many files full, and release what is in them."""
@@ -104,6 +106,56 @@ async def test_what_returns_is_voided_by_nothing_that_was_there_before(
         assert journal.stored_bytes(MOVING)
         assert found.first_offset <= 11
         assert (PINNED in journal.recovered.topics) is not is_released
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+async def test_what_returns_without_a_sync_outlives_a_tombstone_under_way(
+    autojump_clock: MockClock, *, is_queued: bool
+) -> None:
+    """The file with the tombstone is recycled, and the tombstone is in the lane that syncs while the topic returns."""
+    disk = SimulatedDisk(Random(1))
+    returned = trio.Event()
+
+    def snapshot(topic_id: TopicId) -> bytes | None:
+        return b"state"
+
+    async with Journal.open(disk, LIMITS, file_size=FILE_SIZE, snapshot=snapshot) as journal, trio.open_nursery() as n:
+        life = Life(journal)
+
+        async def come_back() -> None:
+            disk.write_delay_s = 0.0
+            await life.take_over(7, 8, Durability.OS)
+            for offset in range(8, 11):
+                await life.batch(MOVING, offset, durability=Durability.OS)
+            disk.write_delay_s, disk.sync_delay_s = 0.0002, 0.002
+            returned.set()
+
+        async def relocate(topic_ids: Collection[TopicId], tombstones: Mapping[TopicId, int]) -> None:
+            if MOVING in tombstones and not returned.is_set():
+                disk.sync_delay_s = 1.0
+                if is_queued:  # behind this one
+                    n.start_soon(life.batch, PINNED, 1)
+                    await trio.sleep(0.0001)
+                n.start_soon(come_back)
+            await write_snapshots(topic_ids, tombstones)
+
+        write_snapshots = journal.write_snapshots
+        journal.write_snapshots = relocate  # type: ignore[method-assign]
+        await life.batch(PINNED, 0)
+        for offset in range(5):
+            await life.batch(MOVING, offset)
+        await life.fill(1)
+        await journal.bury([MOVING])
+        await life.fill(4)
+        await returned.wait()
+        assert not journal.is_buried(MOVING)
+        assert journal.stored_bytes(MOVING) > 300
+        await life.fill(4)
+    async with Journal.open(disk, LIMITS, file_size=FILE_SIZE, snapshot=snapshot) as journal:
+        assert journal.recovered is not None
+        found = journal.recovered.topics[MOVING]
+        assert (found.first_offset, found.next_offset) == (8, 11)
+        assert journal.stored_bytes(MOVING) > 300
 
 
 async def test_a_second_copy_takes_the_place_of_the_first(autojump_clock: MockClock) -> None:
