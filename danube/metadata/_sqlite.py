@@ -102,7 +102,7 @@ class SqliteTable:
         self._execute("ROLLBACK")
         self._disconnect()
         with self._opening():
-            new = self._is_empty()
+            self._is_empty()  # raises if only its log is there
             self._connect(self._path.absolute().as_uri())
             self._writable = True
             self._execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -113,9 +113,9 @@ class SqliteTable:
                 self._create()
             if self._state() != self._saved:
                 raise DataDirectoryError(f"{self._path} was changed by another process; stop it, and start again")
-            if new:
-                for directory in self._new_names:
-                    sync_directory(directory)
+            for directory in self._new_names:  # also of a file that is there: its creation may have failed in between
+                sync_directory(directory)
+            self._new_names.clear()
         # A read-only connection leaves this behind; a writing one owns the file exclusively and needs none.
         self._path.with_name(FILE_NAME + "-shm").unlink(missing_ok=True)
         self._execute("BEGIN")

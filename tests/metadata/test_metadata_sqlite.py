@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from descriptors import descriptors_left
 
-from danube.metadata import Delete, Put
+from danube.metadata import Delete, Put, _sqlite
 from danube.metadata._machine import StoreMachine
 from danube.metadata._sqlite import FORMAT, SqliteTable
 from danube.model.errors import DataDirectoryError, DataLossError, LimitExceededError, OutOfDescriptorsError
@@ -233,6 +234,30 @@ def test_a_first_change_without_descriptors_is_refused_and_the_table_goes_on(tmp
         assert all("ulimit -n" in text for text in refused)
         assert change(table, [Put("/a", b"3")]) == before + 2, "refused changes have no effect"
         assert [item.key for item in table.scan("/")] == ["/a"] + ["/old"] * (not new)
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_new_file_whose_directory_was_not_synced_is_synced_by_the_next_change(tmp_path, monkeypatch, restarts):
+    directory = tmp_path / "metadata"
+    synced: list[Path] = []
+    missing = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+
+    def sync(path: Path) -> None:
+        if missing:
+            raise missing.pop()
+        synced.append(path)
+
+    monkeypatch.setattr(_sqlite, "sync_directory", sync)
+    with opened(directory) as table:
+        with pytest.raises(OutOfDescriptorsError):
+            change(table, [Put("/a", b"1")])
+        if not restarts:
+            change(table, [Put("/a", b"2")])
+            assert set(synced) == {directory, tmp_path}
+    with opened(directory) as table:
+        change(table, [Put("/b", b"1")])
+        change(table, [Put("/c", b"1")])
+    assert directory in synced
 
 
 def test_the_file_is_locked_and_its_log_is_not_synced(tmp_path):
