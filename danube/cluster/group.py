@@ -342,11 +342,8 @@ class MetadataGroup:
         assert store is not None
         identities = await self._identities(node)
         conf = node.raft.conf
-        former = [
-            member
-            for member in sorted(conf.members - {ask.member})
-            if self.address(member) == ask.address or identities.get(member) == ask.identity
-        ]
+        replaced = ask.replaces(conf.members | identities.keys(), self.address, identities)
+        former = [member for member in replaced if member in conf.members]
         for member in former:
             there = self._peers.peer(ask.address)
             is_linked = there is not None and there.member == member
@@ -360,8 +357,6 @@ class MetadataGroup:
             learners = [each for each in conf.learners if each not in former]
             await self._put_record(store, ask.member, MemberRecord(address=ask.address, identity=ask.identity))
             conf = await node.change_members(voters, [*learners, ask.member], instead_of=conf)
-            for member in former:
-                await store.delete(f"{MEMBERS}{member}")
             _log.warning(
                 "metadata member %d at %s joins%s",
                 ask.member,
@@ -370,6 +365,8 @@ class MetadataGroup:
                 extra=log_event("metadata.member_joins", member=ask.member),
             )
             self._wake()
+        for member in sorted(set(replaced) - conf.members):  # also what an earlier call has left that failed half-way
+            await store.delete(f"{MEMBERS}{member}")
         return self._members(node)
 
     async def _is_taken(self, member: NodeId, ask: Add) -> bool:

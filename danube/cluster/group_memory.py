@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -94,6 +94,22 @@ class Add(msgspec.Struct, frozen=True, array_like=True, tag="add"):
     address: str
     hops: int = 0
     """How often it was passed on."""
+
+    def replaces(
+        self, members: Iterable[NodeId], address: Callable[[NodeId], str | None], identities: Mapping[NodeId, str]
+    ) -> list[NodeId]:
+        """Return which members the broker takes the place of: those at its address, or with its identity, in order.
+
+        Args:
+            members: candidates; the broker itself may be one of them.
+            address: returns the address of a member, None if it is not known.
+            identities: of the members' data directories, as far as they are known.
+        """
+        return [
+            member
+            for member in sorted(members)
+            if member != self.member and (address(member) == self.address or identities.get(member) == self.identity)
+        ]
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True):

@@ -19,6 +19,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     JournalFencedError,
     JournalFullError,
+    UnavailableError,
 )
 
 LISTED = ("a:6650", "b:6650", "c:6650")
@@ -138,6 +139,34 @@ def test_a_broker_with_a_new_disk_takes_the_place_of_the_one_at_its_address() ->
         assert (await b.store.get("/k")).value == b"1"
         leader = await world.leader(a, c)
         await until(lambda: leader.store.node.raft.conf.voters == (1, 3, b.group.memory.member))
+
+    simulate(work)
+
+
+def test_a_place_that_was_given_half_leaves_no_record_of_the_former_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of the former member could not be deleted; the broker asks again, and is a member already."""
+
+    async def work(world: World) -> None:
+        a, b, c = await formed(world)
+        former = b.group.memory.member
+        await until(lambda: all(len(each.group._records) == 3 for each in (a, b, c)))
+        await b.kill()
+        leader = await world.leader(a, c)
+        failures = [UnavailableError("no majority")]
+        delete = leader.store.delete
+
+        async def failing(key: str) -> int | None:
+            if failures:
+                raise failures.pop()
+            return await delete(key)
+
+        monkeypatch.setattr(leader.store, "delete", failing)
+        b.replace_disks()
+        await b.start(LISTED).up()
+        assert not failures
+        rows = [row.key for row in (await leader.store.list("/members/"))[0]]
+        assert f"/members/{former}" not in rows
+        assert f"/members/{b.group.memory.member}" in rows
 
     simulate(work)
 

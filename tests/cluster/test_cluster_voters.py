@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from danube.cluster.forming import Founding
 from danube.cluster.group_memory import (
+    Add,
     GroupMemory,
     decode_memory,
     encode_memory,
@@ -110,3 +111,11 @@ def test_damage_of_the_file_is_noticed(garbage: bytes, position: int, mask: int)
     assert decode_memory(bytes(content)) == whole
     content[position % len(content)] ^= mask
     assert decode_memory(bytes(content)) in (None, whole)
+
+
+def test_a_broker_replaces_those_at_its_address_and_with_its_identity() -> None:
+    ask = Add("danube", NodeId(9), "mine", "b:6650")
+    addresses = {NodeId(1): "a:6650", NodeId(2): "b:6650", NodeId(9): "b:6650"}
+    identities = {NodeId(1): "other", NodeId(3): "mine", NodeId(9): "mine"}
+    members = [NodeId(number) for number in (9, 4, 3, 2, 1)]
+    assert ask.replaces(members, addresses.get, identities) == [2, 3]
