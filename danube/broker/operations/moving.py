@@ -127,8 +127,7 @@ class MoveOperations:
         if record is None:
             known = ", ".join(sorted(self._membership.brokers.values, key=lambda each: (len(each), each)))
             raise NotFoundError(f"there is no broker {name!r} in this cluster; its brokers are {known}")
-        if record.state is BrokerState.GONE:
-            raise FailedPreconditionError(f"broker {name} was declared gone for good")
+        _check_not_gone(name, record)
         return broker, record
 
     def _others(self, broker: BrokerId) -> list[BrokerId]:
@@ -146,7 +145,9 @@ class MoveOperations:
             item = await self._store.get(key)
             if item is None:
                 raise NotFoundError(f"broker {broker_name(broker)} was forgotten meanwhile")
-            changed = msgspec.structs.replace(decode_record(item, _BROKER.decode), state=state)
+            record = decode_record(item, _BROKER.decode)
+            _check_not_gone(broker_name(broker), record)  # this broker may not know it yet
+            changed = msgspec.structs.replace(record, state=state)
             try:
                 result = await self._store.transact(
                     [Condition(key, item.mod_revision), *self._membership.session()], [Put(key, _encode(changed))]
@@ -360,6 +361,11 @@ class MoveOperations:
             await trio.sleep(_MEASURE_S)
             found = await self._cluster.scales.weigh(MOST_TOPICS)
         return found
+
+
+def _check_not_gone(name: str, record: BrokerRecord) -> None:
+    if record.state is BrokerState.GONE:
+        raise FailedPreconditionError(f"broker {name} was declared gone for good")
 
 
 def _load_rows(found: Weighed, loads: Mapping[BrokerId, float], after: Mapping[BrokerId, float]) -> list[BrokerLoadRow]:

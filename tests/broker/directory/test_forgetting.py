@@ -22,7 +22,7 @@ from danube.client import Client
 from danube.cluster import coordinating as coordinating_module
 from danube.cluster.gaps import DEFAULT_RESERVE, GapState, lost_with
 from danube.cluster.moves import Complete, Freeze, Switch
-from danube.cluster.records import BrokerState, Reason, parse_broker, topic_key
+from danube.cluster.records import BROKERS, BrokerState, Reason, parse_broker, topic_key
 from danube.model.batch import open_records, read_header
 from danube.model.cluster_api import Forgotten
 from danube.model.errors import (
@@ -350,6 +350,37 @@ async def test_who_cannot_be_forgotten(tmp_path: Path) -> None:
         with pytest.raises(NotFoundError, match="no broker 'b9'"):
             await forget(client, "b9")
         assert world.machines[0].broker.directory.membership.brokers.values["b2"].state is BrokerState.ACTIVE
+
+
+@pytest.mark.parametrize("call", ["activate_broker", "drain_broker"])
+async def test_a_broker_that_is_forgotten_meanwhile_stays_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """It came back to life, and buried the tail that its gap waits for."""
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        name = victim.broker.directory.membership.broker
+        if call == "activate_broker":
+            await client.admin.drain_broker(name)
+        await lose(world, victim)
+        store = world.machines[0].broker.directory.catalogue.store
+        get, asked = store.get, []
+
+        async def slow(key: str) -> Any:
+            if key == BROKERS + name and not asked:
+                asked.append(key)
+                async with world.machines[2].client() as other:
+                    await forget(other, name)
+            return await get(key)
+
+        monkeypatch.setattr(store, "get", slow)
+        with pytest.raises(FailedPreconditionError, match="was declared gone for good"):
+            await getattr(client.admin, call)(name)
+        assert asked
+        for machine in (world.machines[0], world.machines[2]):
+            brokers = machine.broker.directory.membership.brokers
+            await brokers.load()
+            assert brokers.values[name].state is BrokerState.GONE
 
 
 async def test_a_forgotten_broker_is_refused(tmp_path: Path) -> None:
