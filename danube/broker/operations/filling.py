@@ -103,14 +103,18 @@ class FillOperations:
             gap = self._gap(topic, request, broker)
             if request.data or request.more:
                 self._take(request)
-            if not request.more:
-                data, self._received, self._transfer = bytes(self._received), bytearray(), 0
-                batches = self._batches(topic, gap, data) if data else []
-                if batches:
-                    await self._directory.history.fill(topic, batches)
-                if request.complete:
-                    await self._complete(topic, gap)
+                if not request.more:
+                    await self._seal(topic, gap)
+            if request.complete and not request.more:
+                await self._complete(topic, gap)
             return GapFilled(self._filled(topic, gap))
+
+    async def _seal(self, topic: Topic, gap: GapRecord) -> None:
+        """Seal the batches of the transfer, whose last piece was taken."""
+        data, self._received, self._transfer = bytes(self._received), bytearray(), 0
+        batches = self._batches(topic, gap, data)
+        if batches:
+            await self._directory.history.fill(topic, batches)
 
     def _gap(self, topic: Topic, request: FillGap, broker: BrokerId) -> GapRecord:
         for gap in topic.gaps if topic.topic_id == request.topic_id else ():

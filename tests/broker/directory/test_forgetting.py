@@ -792,7 +792,8 @@ async def test_a_transfer_that_was_cut_off_begins_again(tmp_path: Path) -> None:
         assert 0 < end < 20
         assert await client.admin.fill_gap(piece_of(identity, gap, transfer=9, data=half)) == end
         later = msgspec.msgpack.encode([(batches[-1].stamp, batches[-1].part)])
+        assert await client.admin.fill_gap(piece_of(identity, gap, transfer=10, data=later[:9], more=True)) == end
         (found,) = await give_back(client, disk, "h2")
         assert (found.filled, found.problem) == (20, "")
         with pytest.raises(FailedPreconditionError, match="was filled or forgotten"):
-            await client.admin.fill_gap(piece_of(identity, gap, transfer=10, data=later))
+            await client.admin.fill_gap(piece_of(identity, gap, transfer=11, data=later))
