@@ -36,6 +36,7 @@ from danube.cluster.records import (
 )
 from danube.metadata._contract import KeyValue
 from danube.model.batch import crc32c
+from danube.model.cluster_api import BackupPiece
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import DataLossError
 from danube.model.ids import OwnerEpoch
@@ -45,6 +46,7 @@ __all__ = [
     "PIECE_BYTES",
     "Backup",
     "Head",
+    "KeptBackup",
     "KnownBroker",
     "another_incarnation",
     "decode_backup",
@@ -131,6 +133,40 @@ def take_piece(items: Sequence[KeyValue], position: int) -> Sequence[KeyValue]:
         size += len(items[end].key) + len(items[end].value)
         end += 1
     return items[position:end]
+
+
+class KeptBackup:
+    """The keys of a backup that is fetched piece by piece.
+
+    Args:
+        items: all keys.
+        revision: of the metadata that had them.
+    """
+
+    def __init__(self, items: Sequence[KeyValue], revision: int) -> None:
+        self.revision = revision
+        self._items = items
+        self._count = len(items)
+        """Outlives the keys: the last piece is asked for again if its answer is lost."""
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there are keys to fetch still."""
+        return bool(self._items)
+
+    def drop(self) -> None:
+        """Keep the keys no longer."""
+        self._items = ()
+
+    def piece(self, position: int) -> BackupPiece | None:
+        """Return the piece from a position on; None: the keys were dropped, as they are with the last piece."""
+        if position >= self._count:
+            self.drop()
+            return BackupPiece(self.revision, position, encode_end(self._count), last=True)
+        if not self._items:
+            return None
+        items = take_piece(self._items, position)
+        return BackupPiece(self.revision, position + len(items), encode_items(items))
 
 
 def decode_backup(content: bytes, name: str) -> Backup:

@@ -6,17 +6,17 @@ none was for :data:`KEPT_S`. One backup is made at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.cluster.backup_format import encode_end, encode_head, encode_items, take_piece
+from danube.cluster.backup_format import KeptBackup, encode_head
 from danube.model.cluster_api import BackupMetadata, BackupPiece
 from danube.model.errors import FailedPreconditionError, UnavailableError
 
 if TYPE_CHECKING:
-    from danube.metadata import KeyValue, MetadataStore
+    from danube.metadata import MetadataStore
 
 __all__ = ["KEPT_S", "BackupOperations"]
 
@@ -37,9 +37,9 @@ class BackupOperations:
         self._store = store
         self._cluster = cluster
         self._clock_us = clock_us
-        self._items: Sequence[KeyValue] = ()
-        self._revision = 0
+        self._kept = KeptBackup((), 0)
         self._fetched_at = -KEPT_S
+        self._beginning = trio.Lock()
 
     async def backup(self, request: BackupMetadata) -> BackupPiece:
         """Return a piece of a backup; see :class:`~danube.model.cluster_api.BackupMetadata`.
@@ -48,27 +48,28 @@ class BackupOperations:
             UnavailableError: another backup is being made, or the metadata cannot be read.
             FailedPreconditionError: this backup was given up.
         """
-        now = trio.current_time()
         if not request.revision:
-            if self._items and now < self._fetched_at + KEPT_S:
-                raise UnavailableError(
-                    f"this broker is making another backup, of revision {self._revision}; try again when it is done, or"
-                    f" {KEPT_S:.0f} s after it was abandoned"
-                )
-            self._items, self._revision = await self._store.list("/")
-            self._fetched_at = trio.current_time()
-            head = encode_head(self._cluster, self._revision, self._clock_us())
-            return BackupPiece(self._revision, 0, head)
-        if request.revision != self._revision or now >= self._fetched_at + KEPT_S:
-            self._items = ()
+            async with self._beginning:
+                return await self._begin()
+        now = trio.current_time()
+        if now >= self._fetched_at + KEPT_S:
+            self._kept.drop()
+        piece = self._kept.piece(request.position) if request.revision == self._kept.revision else None
+        if piece is None:
             raise FailedPreconditionError(
                 "this backup was given up because its pieces were not fetched in time, or the broker was restarted;"
                 " begin another one"
             )
         self._fetched_at = now
-        piece = take_piece(self._items, request.position)
-        if piece:
-            return BackupPiece(self._revision, request.position + len(piece), encode_items(piece))
-        end = encode_end(len(self._items))
-        self._items = ()
-        return BackupPiece(self._revision, request.position, end, last=True)
+        return piece
+
+    async def _begin(self) -> BackupPiece:
+        if self._kept.has_keys and trio.current_time() < self._fetched_at + KEPT_S:
+            raise UnavailableError(
+                f"this broker is making another backup, of revision {self._kept.revision}; try again when it is done,"
+                f" or {KEPT_S:.0f} s after it was abandoned"
+            )
+        self._kept = KeptBackup(*await self._store.list("/"))
+        self._fetched_at = trio.current_time()
+        head = encode_head(self._cluster, self._kept.revision, self._clock_us())
+        return BackupPiece(self._kept.revision, 0, head)
