@@ -137,26 +137,26 @@ class ForgetOperations:
         orphans = await self._orphans(broker)
         reserve = record.reserve or DEFAULT_RESERVE
         member_problem = ""
+        targets: dict[TopicId, BrokerId] = {}
         if request.accept_loss:
             if orphans:
                 self._placement()  # refused before anything changes
             if record.state is not BrokerState.GONE:
                 revision = await self._declare_gone(broker)
                 orphans = await self._orphans(broker)  # until then it could have sealed some more
+            left = orphans
             for _ in range(_ATTEMPTS):
-                targets = await self._give(broker, revision, orphans, reserve)
+                targets |= await self._give(broker, revision, left, reserve)
                 left = await self._orphans(broker)
                 if not left:
                     break
-                orphans = left
+                orphans = [*(each for each in orphans if each.topic_id in targets), *left]
             else:
                 raise MetadataConflictError(
                     f"broker {request.broker} is gone from now on, and {len(left)} of its topics have no other owner"
                     " yet, because they change all the time; repeat the command"
                 )
             member_problem = await self._leave_group(record.identity)
-        else:
-            targets = {}
         told = self._told(broker, request, orphans, targets, reserve)
         told.member_problem = member_problem
         return told

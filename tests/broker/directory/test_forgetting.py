@@ -16,6 +16,7 @@ from metrics_text import parse
 from danube.broker.directory.tail import open_tail, read_identity
 from danube.broker.moving import source as source_room
 from danube.broker.operations import forgetting as forgetting_module
+from danube.broker.operations.forgetting import ForgetOperations
 from danube.cli._return_tail import _piece as piece_of
 from danube.cli._return_tail import give_back
 from danube.client import Client
@@ -30,6 +31,7 @@ from danube.model.errors import (
     DanubeError,
     FailedPreconditionError,
     InvalidArgumentError,
+    MetadataConflictError,
     NotFoundError,
 )
 from danube.model.ids import Offset, TopicId
@@ -290,6 +292,30 @@ async def test_a_topic_is_deleted_while_it_is_found_out_what_is_lost(
         assignment = directory.membership.assignments.values.get(topic_key(lost_id))
         assert assignment is None or assignment.reason is not Reason.FORGOTTEN
         assert directory.catalogue.gaps.of(lost_id) == ()
+
+
+async def test_topics_are_told_that_were_given_away_before_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, 3, **SHARED) as world, world.machines[0].client() as client:
+        victim = world.machines[1]
+        first, second = [await topic_of(client, world, victim, each) for each in ("disk", "os")]
+        name = await lose(world, victim)
+        give, conflicts = ForgetOperations._give_group, 2
+
+        async def changing(self: ForgetOperations, broker: Any, revision: int, group: Any, *rest: Any) -> None:
+            nonlocal conflicts
+            if conflicts and second in {each.name for each in group}:
+                conflicts -= 1  # of the group, and of the topic alone
+                raise MetadataConflictError("it has changed")
+            await give(self, broker, revision, group, *rest)
+
+        monkeypatch.setattr(ForgetOperations, "_give_group", changing)
+        told = await forget(client, name)
+        assert conflicts == 0
+        targets = {each.topic: each.target for each in told.topics}
+        assert {first, second} <= set(targets)
+        assert all(targets.values())
 
 
 @pytest.mark.parametrize("step", [Freeze, Complete, Switch])
