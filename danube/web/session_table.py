@@ -145,6 +145,10 @@ class SessionTable:
         session.used_s = now_s
         return session
 
+    def holds(self, session: Session) -> bool:
+        """Whether a session was neither ended nor swept away."""
+        return self._sessions.get(session.key) is session
+
     def end(self, session: Session) -> None:
         """End a session; one that has ended stays so."""
         self._sessions.pop(session.key, None)

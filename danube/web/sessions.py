@@ -112,31 +112,36 @@ class Sessions:
 
     def lasting(self, session: Session, stream: Stream) -> Stream:
         """Return a stream of events that ends with a session, which is in use while it is open."""
-        idle_s = self._broker.runtime.limits.http_session_idle_s
 
         async def bounded(sink: TextSink) -> None:
-            ended = self._ended.setdefault(session.key, trio.Event())
-            over = False
-
-            async def watch(scope: trio.CancelScope) -> None:
-                nonlocal over
-                while not ended.is_set() and trio.current_time() < session.ends_s:
-                    session.used_s = trio.current_time()  # who looks at a stream uses the session
-                    with trio.move_on_at(min(session.ends_s, session.used_s + idle_s / 2)):
-                        await ended.wait()
-                over = True
-                scope.cancel()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(watch, nursery.cancel_scope)
-                await stream(sink)
-                nursery.cancel_scope.cancel()
-            if over:
+            # It may have ended while the stream was being opened.
+            if not self.table.holds(session) or await self._outlasted(session, stream, sink):
                 body = problem_of(UnauthenticatedError("the session has ended; log in again")).body
                 assert isinstance(body, bytes)
                 await sink.send(event_text(body, name="error"))
 
         return bounded
+
+    async def _outlasted(self, session: Session, stream: Stream, sink: TextSink) -> bool:
+        """Run a stream; return whether its session has ended before it."""
+        idle_s = self._broker.runtime.limits.http_session_idle_s
+        ended = self._ended.setdefault(session.key, trio.Event())
+        over = False
+
+        async def watch(scope: trio.CancelScope) -> None:
+            nonlocal over
+            while not ended.is_set() and trio.current_time() < session.ends_s:
+                session.used_s = trio.current_time()  # who looks at a stream uses the session
+                with trio.move_on_at(min(session.ends_s, session.used_s + idle_s / 2)):
+                    await ended.wait()
+            over = True
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, nursery.cancel_scope)
+            await stream(sink)
+            nursery.cancel_scope.cancel()
+        return over
 
 
 # --- Handlers

@@ -39,7 +39,9 @@ def test_a_session_ends_when_it_is_not_used_or_old_or_its_credential_ends() -> N
     assert table.use(used.id, 1000) is None, "however much it is used"
     assert table.use(idle.id, 1000) is None
     assert len(table) == 3
+    assert table.holds(idle.session)
     assert set(table.sweep(1000)) == {idle.session, used.session, short.session}
+    assert not table.holds(idle.session)
     assert len(table) == 0
 
 

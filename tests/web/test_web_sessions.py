@@ -12,6 +12,8 @@ import trio
 from web_harness import API, Said, web_broker
 from web_secured import Secured, secured
 
+from danube.web.caller import ApiCall
+
 SESSION = f"{API}/session"
 TOPICS = f"{API}/topics"
 
@@ -233,6 +235,32 @@ async def test_a_logout_ends_the_streams_of_the_session(tmp_path: Path) -> None:
                 (error,) = await events.take(1, "error")
             assert error.data["status"] == 401
             await others.take(2, "stats")
+
+
+async def test_a_logout_ends_a_stream_that_is_being_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, ended, native = trio.Event(), trio.Event(), ApiCall.native
+
+    async def slow(self: ApiCall, *arguments: Any) -> Any:
+        found = await native(self, *arguments)
+        if self.route.operation == "events":
+            opening.set()
+            await ended.wait()
+        return found
+
+    async with secured(tmp_path) as broker, trio.open_nursery() as nursery:
+        browser = await log_in(broker)
+        monkeypatch.setattr(ApiCall, "native", slow)
+
+        async def log_out() -> None:
+            await opening.wait()
+            assert (await browser.ask("DELETE", SESSION)).status == 204
+            ended.set()
+
+        nursery.start_soon(log_out)
+        async with broker.web.events(f"{API}/events", Cookie=browser.cookie) as events:
+            with trio.fail_after(10):
+                (error,) = await events.take(1, "error")
+        assert error.data["status"] == 401
 
 
 async def test_floods_of_sessions_end_the_callers_own(tmp_path: Path) -> None:
