@@ -31,7 +31,7 @@ from danube.broker.directory.bond import Bond
 from danube.broker.directory.directory import Directory
 from danube.broker.directory.identity import DirectoryIdentity
 from danube.broker.directory.recovery import recover, settle
-from danube.broker.directory.storages import OpenedStorages, open_storages
+from danube.broker.directory.storages import OpenedStorages, expect_identity, open_storages
 from danube.broker.directory.told import ToldOfTopics
 from danube.broker.durability import Levels, Surroundings
 from danube.broker.faces import Face, FaceMaker
@@ -309,8 +309,10 @@ class Broker:
         catalogue = await Catalogue.load(store, membership, config.limits, runtime.seams.random, runtime.clock_us)
         unshared = [name for name, storage in storages.for_history.items() if not storage.capabilities.shared]
         self._storage_names = CatalogueKeys(membership.broker, unshared)
-        for name, marker in storages.markers.items():
-            marker.identity = catalogue.storage_identity(self._storage_names.stored(name))
+        markers = {self._storage_names.stored(name): marker for name, marker in storages.markers.items()}
+        for name, marker in markers.items():
+            marker.expect(catalogue.storage_identity(name))
+        catalogue.on_storage = partial(expect_identity, markers)
         await catalogue.deletions.sweep_orphans()
         self._schemas = Replica(store, runtime.subjects, runtime.limits)
         runtime.subjects.payloads = self._payloads
@@ -476,8 +478,9 @@ class Broker:
             )
         self._farewell_said = True
 
-    async def _remember_storage(self, name: str, identity: str) -> None:
-        await self.directory.catalogue.remember_storage(self._storage_names.stored(name), identity)
+    async def _remember_storage(self, name: str, identity: str, replace: bool) -> str:
+        stored = self._storage_names.stored(name)
+        return await self.directory.catalogue.remember_storage(stored, identity, replace=replace)
 
     async def _serve(self, faces: Sequence[Face], task_status: trio.TaskStatus[list[str]]) -> None:
         """Serve all calls until the broker drains."""

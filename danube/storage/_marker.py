@@ -6,7 +6,8 @@ Therefore a storage that a broker writes to contains one small object::
 
     markers/<cluster>        "DNB-MARK 1 <identity, 32 hex digits>\n"
 
-The identity is drawn at the first write and stored in the metadata. From then on:
+The identity is drawn at the first write and stored in the metadata; of brokers that share a storage, the first one
+decides for all. From then on:
 
 * The answer "no such object", and every listing, count only if the marker is found.
 * Nothing is put or deleted before the marker was found. On a path of a file system (``capabilities.mounted``) it is
@@ -22,7 +23,6 @@ from __future__ import annotations
 
 import math
 import random as random_module
-import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -37,12 +37,12 @@ from danube.model.errors import (
     StorageUnavailableError,
 )
 from danube.storage._contract import StorageBackend
+from danube.storage._marker_text import away, damaged, decode_identity, encode_identity
 
 __all__ = ["TRUST_S", "Marker"]
 
 TRUST_S: Final = 10.0
 """How long the check of a service's marker is valid; that of a path is repeated for each put."""
-_FORMAT = re.compile(rb"DNB-MARK 1 ([0-9a-f]{32})\n")
 _LOOKS: Final = 3
 
 
@@ -54,7 +54,9 @@ class Marker:
         cluster: the cluster of the marker; clusters that share a storage have a marker each.
         identity: the stored identity; empty if the storage was never written to.
         random: draws the identity.
-        remember: stores an identity for the next start; awaited before the storage is written to.
+        remember: stores an identity for the next start, and for the brokers that share the storage, unless there is one
+            already; if the second argument is true, even then. Returns the one that is stored. Awaited before the
+            storage is written to.
 
     Attributes:
         identity: the expected identity; empty before the first write.
@@ -66,7 +68,7 @@ class Marker:
         cluster: str,
         *,
         random: random_module.Random,
-        remember: Callable[[str], Awaitable[None]],
+        remember: Callable[[str, bool], Awaitable[str]],
         identity: str = "",
     ) -> None:
         self.name = name
@@ -83,6 +85,11 @@ class Marker:
         """Whether there is an identity to check."""
         return bool(self.identity)
 
+    def expect(self, identity: str) -> None:
+        """Note the identity in the metadata: that of the last start, or one that another broker has stored."""
+        if identity != self.identity:
+            self.identity, self._seen_at = identity, -math.inf
+
     async def before_write(self, backend: StorageBackend) -> None:
         """Verify that a backend is this storage, unless that was done recently; mark it if it has no identity yet.
 
@@ -92,7 +99,7 @@ class Marker:
         """
         if not self.identity:
             await self._record_identity(backend)
-        elif trio.current_time() - self._seen_at >= (0.0 if backend.capabilities.mounted else TRUST_S):
+        if trio.current_time() - self._seen_at >= (0.0 if backend.capabilities.mounted else TRUST_S):
             await self.recognize(backend)
 
     async def recognize(self, backend: StorageBackend) -> None:
@@ -106,7 +113,7 @@ class Marker:
         found = await self._read(backend)
         if found != self.identity:
             self._seen_at = -math.inf
-            raise self._away(backend, found)
+            raise StorageUnavailableError(away(backend.url, self.key, self.name, found))
         self._seen_at = begun
 
     async def adopt(self, backend: StorageBackend) -> None:
@@ -120,11 +127,11 @@ class Marker:
     async def _record_identity(self, backend: StorageBackend, *, again: bool = False) -> None:
         async with self._recording:
             if self.identity and not again:
-                return  # another call has done it in the meantime
+                return  # another call, or another broker, has done it in the meantime
             begun = trio.current_time()
             identity = await self._read_or_make(backend)
             try:
-                await self._remember(identity)
+                stored = await self._remember(identity, again)
             except StorageError:
                 raise
             except DanubeError as error:
@@ -132,7 +139,8 @@ class Marker:
                     f"{backend.url}: storage {self.name!r} cannot be written: storing its identity in the metadata"
                     f" failed: {error}"
                 ) from error
-            self.identity, self._seen_at = identity, begun
+            # Another broker may have stored the identity of another place: this one is not the storage then.
+            self.identity, self._seen_at = stored, begun if stored == identity else -math.inf
 
     async def _read_or_make(self, backend: StorageBackend) -> str:
         for _ in range(_LOOKS):
@@ -141,9 +149,7 @@ class Marker:
                 return found
             identity = f"{self._random.getrandbits(128):032x}"
             try:
-                await backend.put(
-                    self.key, b"DNB-MARK 1 %s\n" % identity.encode(), if_absent=backend.capabilities.conditional_put
-                )
+                await backend.put(self.key, encode_identity(identity), if_absent=backend.capabilities.conditional_put)
             except (StorageExistsError, StorageConflictError):
                 continue  # another process of this cluster was first: use its marker
             return identity
@@ -155,18 +161,7 @@ class Marker:
             data = await backend.get(self.key)
         except StorageNotFoundError:
             return ""
-        found = _FORMAT.fullmatch(data)
-        if found is None:
-            raise StorageUnavailableError(
-                f"{backend.url}: the marker {self.key} of storage {self.name!r} is damaged; restore it from a copy, or"
-                f" accept the present contents with: danube storage repair {self.name} --adopt"
-            )
-        return found[1].decode()
-
-    def _away(self, backend: StorageBackend, found: str) -> StorageUnavailableError:
-        what = "holds the marker of another storage" if found else f"has no marker ({self.key})"
-        return StorageUnavailableError(
-            f"{backend.url} {what}, so it is not storage {self.name!r}, or the storage is not mounted: missing objects"
-            " do not count as lost, and nothing is written; mount the storage or correct its URL, or abandon its former"
-            f" contents with: danube storage repair {self.name} --adopt"
-        )
+        identity = decode_identity(data)
+        if not identity:
+            raise StorageUnavailableError(damaged(backend.url, self.key, self.name))
+        return identity

@@ -36,15 +36,18 @@ class Lives:
         self.backend = backend
         self.remembered: list[str] = []
         self.refuses = False
+        self.random = Random(1)
 
-    async def remember(self, identity: str) -> None:
+    async def remember(self, identity: str, replace: bool) -> str:
         if self.refuses:
             raise UnavailableError("the metadata is away")
-        self.remembered.append(identity)
+        if replace or not self.remembered:
+            self.remembered.append(identity)
+        return self.remembered[-1]
 
     def life(self, limits: Limits = LIMITS) -> Storage:
         identity = self.remembered[-1] if self.remembered else ""
-        marker = Marker("default", "c", random=Random(1), remember=self.remember, identity=identity)
+        marker = Marker("default", "c", random=self.random, remember=self.remember, identity=identity)
         return Storage(self.backend, random=Random(2), limits=limits, marker=marker)
 
 
@@ -199,6 +202,37 @@ async def test_a_place_with_another_marker_is_refused_until_it_is_adopted() -> N
     await storage.adopt()
     assert [item.key for item in (await storage.list("a")).objects] == ["a"]
     assert lives.remembered[-1] == other.remembered[-1]
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_the_first_of_two_that_share_a_storage_decides_what_it_is(mounted: bool) -> None:
+    """The second one, which began before, has an empty directory in its place."""
+    make = Mounted if mounted else MemoryBackend
+    real, wrong = make(durable=True), make(durable=True)
+    lives = Lives(wrong)
+    second = lives.life()
+    lives.backend = real
+    await lives.life().put("a", b"1")
+    (identity,) = lives.remembered
+    for _ in range(2):
+        with pytest.raises(StorageUnavailableError, match="marker of another storage"):
+            await second.put("b", b"2")
+    assert lives.remembered == [identity]
+    assert list(wrong.space.objects) == [KEY]
+    wrong.space = real.space
+    await second.put("b", b"2")
+    assert {"a", "b"} < set(real.space.objects)
+
+
+async def test_a_marker_expects_what_another_broker_has_stored(autojump_clock: trio.abc.Clock) -> None:
+    """Also while a service that was looked at a moment ago is trusted."""
+    lives = Lives(MemoryBackend(durable=True))
+    marker = Marker("default", "c", random=Random(1), remember=lives.remember)
+    storage = Storage(lives.backend, random=Random(2), limits=LIMITS, marker=marker)
+    await storage.put("a", b"1")
+    marker.expect(f"{7:032x}")
+    with pytest.raises(StorageUnavailableError, match="marker of another storage"):
+        await storage.put("b", b"2")
 
 
 async def test_a_damaged_marker_is_not_taken_for_any_storage() -> None:

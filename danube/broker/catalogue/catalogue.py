@@ -50,6 +50,7 @@ class Catalogue(CatalogueRecords):
         subscriptions: the records of subscriptions.
         gaps: the declared gaps of topics.
         on_topic: called for each change of a topic's record, by any broker; must not raise.
+        on_storage: called for each change of the identity of a storage; must not raise.
         on_policies: called with a namespace whose policies or quotas were changed, or an empty text for the broker's
             policies.
     """
@@ -65,6 +66,7 @@ class Catalogue(CatalogueRecords):
     ) -> None:
         self.membership = membership
         self.on_topic: Callable[[RowChange[TopicRecord]], None] = _ignore
+        self.on_storage: Callable[[RowChange[str]], None] = _ignore
         self.on_policies: Callable[[str], None] = _ignore
         self._unassigned: dict[TopicId, str] = {}
         """Topics and partitions whose assignment has not arrived, with the name of the topic as a whole."""
@@ -72,6 +74,7 @@ class Catalogue(CatalogueRecords):
             store,
             on_namespace=self._namespace_changed,
             on_topic=self._topic_changed,
+            on_storage=lambda change: self.on_storage(change),
             on_policies=lambda change: self.on_policies(""),
             on_gap=lambda change: self.gaps.changed(change),
         )
@@ -202,9 +205,17 @@ class Catalogue(CatalogueRecords):
 
     # --- Storages ---
 
-    async def remember_storage(self, name: str, identity: str) -> None:
-        """Store the identity of a storage."""
-        await self._changes.put(self.tables.storages, name, identity)
+    async def remember_storage(self, name: str, identity: str, *, replace: bool = False) -> str:
+        """Store the identity of a storage that has none, or any if ``replace``; return the one that is stored."""
+        table = self.tables.storages
+
+        def make() -> list[Step]:
+            if self.storage_identity(name) and not replace:
+                return []  # another broker that shares the storage was first
+            return [Step(table, name, table.put(name, identity))]
+
+        await self._changes.change(make, Row(table, name))
+        return self.storage_identity(name)
 
     # --- Namespaces ---
 

@@ -40,7 +40,7 @@ class Tables:
 
     Args:
         store: the metadata.
-        on_namespace, on_topic, on_policies, on_gap: called for each change of such a row; must not raise.
+        on_namespace, on_topic, on_storage, on_policies, on_gap: called for each change of such a row; must not raise.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Tables:
         *,
         on_namespace: Callable[[RowChange[NamespaceRecord]], None],
         on_topic: Callable[[RowChange[TopicRecord]], None],
+        on_storage: Callable[[RowChange[str]], None],
         on_policies: Callable[[RowChange[TopicPolicies]], None],
         on_gap: Callable[[RowChange[GapRecord]], None],
     ) -> None:
@@ -65,7 +66,9 @@ class Tables:
             encode_packed=encode_briefly,
             is_name=is_topic_name,
         )
-        self.storages = Table(store, "/storages/", str, encode=str.encode, decode=bytes.decode, watched=True)
+        self.storages = Table(
+            store, "/storages/", str, encode=str.encode, decode=bytes.decode, watched=True, on_change=on_storage
+        )
         self.policies = Table(
             store, "/policies/", TopicPolicies, watched=True, on_change=on_policies, is_name=_is_one_part
         )

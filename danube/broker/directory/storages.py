@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,9 +15,10 @@ from danube.storage import Marker, Storage, StorageBackend
 
 if TYPE_CHECKING:
     from danube.broker.runtime.runtime import Runtime
+    from danube.metadata import RowChange
     from danube.model import Limits
 
-__all__ = ["OpenedStorages", "open_storages"]
+__all__ = ["OpenedStorages", "expect_identity", "open_storages"]
 
 _log = logging.getLogger("danube.broker")
 
@@ -37,13 +38,14 @@ class OpenedStorages(NamedTuple):
 
 @asynccontextmanager
 async def open_storages(
-    runtime: Runtime, remember: Callable[[str, str], Awaitable[None]]
+    runtime: Runtime, remember: Callable[[str, str, bool], Awaitable[str]]
 ) -> AsyncIterator[OpenedStorages]:
     """Open the storages of the configuration.
 
     Args:
         runtime: of the broker.
-        remember: stores the identity (second) that a storage (first) received with the first write to it.
+        remember: stores the identity (second) that a storage (first) received with the first write to it, or, if the
+            third is true, when its contents were accepted; returns the identity that is stored.
 
     Raises:
         ConfigurationError: a storage is unknown, or accepts only objects that are too small.
@@ -77,6 +79,18 @@ async def open_storages(
                     extra=log_event("storage.not_durable", storage=name),
                 )
         yield opened
+
+
+def expect_identity(markers: Mapping[str, Marker], change: RowChange[str]) -> None:
+    """Have the marker of a storage expect the identity that any broker has stored.
+
+    Args:
+        markers: by the names that the storages have in the metadata.
+        change: of the identity of a storage.
+    """
+    marker = markers.get(change.name)
+    if marker is not None and change.after is not None:
+        marker.expect(change.after)
 
 
 def _check_object_size(name: str, backend: StorageBackend, limits: Limits) -> None:

@@ -106,7 +106,7 @@ CHANGES: dict[str, Callable[[Catalogue], Awaitable[object]]] = {
     "policies of a topic": lambda catalogue: catalogue.policy_changes.of_topic(TOPIC, {"message_ttl_s": 60}),
     "policies of a namespace": lambda catalogue: catalogue.policy_changes.of_namespace("old", {"message_ttl_s": 60}),
     "policies of the broker": lambda catalogue: catalogue.policy_changes.of_broker({"message_ttl_s": 60}),
-    "identity of a storage": lambda catalogue: catalogue.remember_storage("cold", "two"),
+    "identity of a storage": lambda catalogue: catalogue.remember_storage("cold", "two", replace=True),
 }
 
 
@@ -192,6 +192,19 @@ async def test_a_broker_that_was_displaced_stops(autojump_clock: object) -> None
         assert tables(await loaded(store)) == tables(successor)
         with pytest.RaisesGroup(OwnerFencedError), trio.fail_after(5):
             await catalogue.run()
+
+
+async def test_the_identity_of_a_storage_is_the_first_one_unless_it_is_replaced() -> None:
+    """Also if another broker has stored one that is not known here yet."""
+    async with FaultyMetadataStore(MemoryStore(), random.Random(1)) as store:
+        catalogue = await loaded(store)
+        changes: list[str | None] = []
+        catalogue.on_storage = lambda change: changes.append(change.after)
+        await store.put("/storages/cold", b"one")
+        assert await catalogue.remember_storage("cold", "two") == "one"
+        assert await catalogue.remember_storage("cold", "three", replace=True) == "three"
+        assert (await loaded(store)).storage_identity("cold") == "three"
+        assert changes == ["one", "three"]
 
 
 async def test_who_deletes_a_subscription_may_go_away(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import trio
 from broker.broker_harness import RunningBroker, read_all, running_broker, take, wait_until
+from broker.directory.cluster_harness import cluster
 from broker.sealed_topics import bucket, publish
 
 import danube
 from danube.model.errors import ConfigurationError, DataLossError, StorageError
-from danube.storage import MemorySpace
+from danube.storage import MemoryBackend, MemorySpace
+from danube.storage._marker import TRUST_S
 
 QUICK = {"storage_max_attempts": 2, "segment_retry_max_s": 0.2}
 
@@ -182,3 +184,48 @@ async def test_a_storage_of_small_objects_is_refused_at_the_start(tmp_path: Path
     with pytest.raises(ConfigurationError, match="in one object, and a segment may have"):
         async with running_broker(tmp_path, storage="memory://?durable=true&max_object_bytes=1000000"):
             pass
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_broker_without_the_shared_directory_does_not_decide_what_it_is(tmp_path: Path, heard: bool) -> None:
+    """It has written nothing yet, and another broker has: the directory of the others stays the storage."""
+    url = "disk:///shared?shared=true"
+    async with cluster(tmp_path, 2, storage=url, shared_buckets=True, limits=QUICK) as world:
+        ours, theirs = (machine.broker for machine in world.machines)
+        storage = theirs.directory.history.storages["default"]
+        away: MemoryBackend = storage._backend._backend  # type: ignore[attr-defined]
+        shared, away.space = away.space, MemorySpace()
+        async with world.machines[0].client() as client:
+            payloads = await publish(client, "/default/t", 20)
+            await ours.directory.history.seal_now(list(ours.directory.topics()))
+            await trio.sleep(1)
+            assert storage.was_written
+            if not heard:  # both may write at the same moment, before one hears of the other
+                storage._marker.expect("")  # type: ignore[union-attr]
+            for _ in range(2):
+                with pytest.raises(StorageError, match="no marker" if heard else "marker of another storage"):
+                    await storage.put("segments/x", b"")
+            assert [key for key in away.space.objects if not key.startswith("markers/")] == []
+            away.space = shared
+            await storage.put("segments/x", b"")
+            for machine in world.machines:
+                await machine.drain()
+                await machine.start()
+                await machine.broker.directory.history.storages["default"].put("segments/y", b"")
+            assert await read_all(client, "/default/t") == payloads
+
+
+@pytest.mark.virtual
+async def test_an_adopted_storage_is_that_of_all_brokers(tmp_path: Path) -> None:
+    url = "memory://adopted?durable=true"
+    async with cluster(tmp_path, 2, storage=url, shared_buckets=True, shared_storages=True, limits=QUICK) as world:
+        storages = [machine.broker.directory.history.storages["default"] for machine in world.machines]
+        for storage in storages:
+            await storage.put("segments/x", b"")
+        (space,) = (spaces[url] for spaces in world.buckets.values())
+        replace(space, {})
+        await storages[0].adopt()
+        await trio.sleep(2 * TRUST_S)
+        for storage in storages:
+            await storage.put("segments/y", b"")

@@ -142,8 +142,10 @@ class World:
         """Whether the bucket is a directory, which may be missing for a while; then it has a marker."""
         self.identity = ""
 
-    async def remember(self, identity: str) -> None:
-        self.identity = identity
+    async def remember(self, identity: str, replace: bool) -> str:
+        if replace or not self.identity:
+            self.identity = identity
+        return self.identity
 
     async def lose_metadata(self) -> None:
         """The next broker comes to life on another machine."""
