@@ -194,6 +194,7 @@ class DiskBackend(StorageBackend):
         except FileExistsError:
             if os.path.isdir(path):
                 raise IsADirectoryError(None, "the key is a folder of other objects") from None
+            _sync(folder)  # it may be of an earlier attempt, whose sync has failed
             raise FileExistsError(None, "the object already exists") from None
 
     def _make(self, folder: str) -> None:
@@ -276,6 +277,9 @@ class DiskBackend(StorageBackend):
         for key in keys:
             trio.from_thread.check_cancelled()
             path = self._path(key)
+            folders.add(
+                os.path.dirname(path)
+            )  # also of a missing object: an earlier attempt may have failed to sync it
             with suppress(FileNotFoundError, NotADirectoryError):
                 status = os.stat(path)
                 if not stat.S_ISREG(status.st_mode):
@@ -286,9 +290,8 @@ class DiskBackend(StorageBackend):
                     large = True
                 else:
                     os.unlink(path)
-                folders.add(os.path.dirname(path))
         for folder in folders:
-            with suppress(FileNotFoundError):  # another call has removed it
+            with suppress(FileNotFoundError, NotADirectoryError):  # another call has removed it, or there was none
                 _sync(folder)
             self._prune(folder)
         return large

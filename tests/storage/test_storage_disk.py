@@ -113,6 +113,41 @@ async def test_a_failed_sync_stores_nothing(tmp_path, monkeypatch):
         assert files(tmp_path) == []
 
 
+def refuse_one_sync(monkeypatch):
+    """Have the next sync of a folder fail; return the list of those that succeed."""
+    original, refused, synced = disk._sync, [], []
+
+    def sync(folder):
+        if not refused:
+            refused.append(folder)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        original(folder)
+        synced.append(os.path.basename(folder))
+
+    monkeypatch.setattr(disk, "_sync", sync)
+    return synced
+
+
+async def test_a_name_whose_sync_has_failed_is_synced_when_it_is_found_to_exist(tmp_path, monkeypatch):
+    async with open_storage(f"disk://{tmp_path}", random=Random(1)) as storage:
+        await storage.put("a/0", b"")
+        synced = refuse_one_sync(monkeypatch)
+        await storage.put("a/1", b"1", if_absent=True)
+        assert synced == ["a"], "the second attempt"
+
+
+async def test_a_deletion_whose_sync_has_failed_is_synced_when_nothing_is_left_to_delete(tmp_path, monkeypatch):
+    async with open_disk(tmp_path) as backend:
+        await backend.put("a/0", b"")
+        await backend.put("a/1", b"")
+        synced = refuse_one_sync(monkeypatch)
+        with pytest.raises(StorageError):
+            await backend.delete(["a/1"])
+        assert files(tmp_path) == ["a/0"]
+        await backend.delete(["a/1", "b/1"])
+        assert "a" in synced
+
+
 async def test_cancelled_between_two_pieces(tmp_path, monkeypatch):
     written = []
     first = trio.Event()
