@@ -31,6 +31,8 @@ def delete_version(book: Book, call: Call) -> tuple[Any, Change]:
         RegistryError: 40407: it is live, and is to be deleted permanently.
     """
     try:
-        return book.delete_version(call.subject, call.version, permanent=call.flag("permanent"))
+        version, change = book.delete_version(call.subject, call.version, permanent=call.flag("permanent"))
     except SchemaNotDeletedError as error:
         raise RegistryError(404, 40407, error.message) from error
+    call.settle_version(version)
+    return version, change

@@ -87,7 +87,7 @@ class Call:
         visible: whether the caller may read a subject.
     """
 
-    __slots__ = ("_query", "body", "cluster", "path", "visible")
+    __slots__ = ("_query", "_version", "body", "cluster", "path", "visible")
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class Call:
         self.cluster = cluster
         self.visible = visible
         self._query = query
+        self._version: int | None = None
 
     # --- The path
 
@@ -123,6 +124,8 @@ class Call:
         Raises:
             RegistryError: 42202: it is neither.
         """
+        if self._version is not None:
+            return self._version
         text = self.path["version"]
         if text in ("latest", "-1"):
             return LATEST
@@ -131,6 +134,10 @@ class Call:
                 422, 42202, f"the version {ascii(text)[:80]} is not a number from 1 to {_MOST}, 'latest' or -1"
             )
         return int(text)
+
+    def settle_version(self, version: int) -> None:
+        """Have :attr:`version` stay this one, if the request is carried out again when another one is the latest."""
+        self._version = version
 
     @property
     def number(self) -> int:

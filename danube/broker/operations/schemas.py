@@ -175,11 +175,13 @@ class SchemaOperations:
             DanubeError: as :meth:`danube.schema.book.Book.delete_version` and
                 :meth:`~danube.schema.book.Book.delete_subject`.
         """
+        version = request.version
 
         def prepare(book: Book) -> tuple[list[int], Change]:
-            if not request.version:
+            nonlocal version  # the latest one may be another one when this is repeated
+            if not version:
                 return book.delete_subject(request.subject, permanent=request.permanent)
-            version, change = book.delete_version(request.subject, request.version, permanent=request.permanent)
+            version, change = book.delete_version(request.subject, version, permanent=request.permanent)
             return [version], change
 
         gone, _ = await self._service.change_with(prepare)

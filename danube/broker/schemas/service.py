@@ -5,7 +5,8 @@ of the same records one comes first; the other one is prepared again, on the boo
 
 **Lost answers.** The metadata may apply a transaction whose answer is lost. A change is therefore prepared again on a
 current book, which tells whether it was applied; if it arrives still later, the repeated transaction is refused,
-because both have the same conditions, and the book tells it after that.
+because both have the same conditions, and the book tells it after that. What is deleted when its deletion is prepared
+again was deleted as it should be, also if the record has been changed since.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ import trio
 from danube.broker.runtime.named_locks import NamedLocks
 from danube.broker.schemas.replica import CHANGES, Replica
 from danube.metadata import Condition, Delete, MetadataStore, Put
-from danube.model.errors import DanubeError, LimitExceededError, MetadataConflictError, NotFoundError, UnavailableError
+from danube.model.errors import (
+    DanubeError,
+    LimitExceededError,
+    MetadataConflictError,
+    NotFoundError,
+    SchemaVersionDeletedError,
+    SubjectDeletedError,
+    UnavailableError,
+)
 from danube.schema.book import Book, Change, Entry, Proposal, Registered
 from danube.schema.examine import Examination, Finding
 from danube.schema.modes import Level, Policy
@@ -266,16 +275,29 @@ class SchemaService:
         doubtful: list[tuple[T, Change]] = []
         """What was sent, and was refused or not answered; a store may refuse what it has applied before, unanswered."""
 
+        unanswered: list[tuple[T, Change]] = []
+
         async def attempt(_book: Book) -> tuple[T, Change]:
             for made in doubtful:
                 if await self._is_applied(made[1]):
                     return made
             async with self._lock:
-                prepared = prepare(self.book)
+                try:
+                    prepared = prepare(self.book)
+                except (SchemaVersionDeletedError, SubjectDeletedError):
+                    if not unanswered:
+                        raise
+                    return unanswered[-1]
                 if prepared[1].is_empty:
                     return prepared
                 doubtful.append(prepared)
-                await self._write(prepared[1])
+                try:
+                    await self._write(prepared[1])
+                except MetadataConflictError:
+                    raise
+                except DanubeError:
+                    unanswered.append(prepared)
+                    raise
                 return prepared
 
         return await self._repeated(attempt, "the change of the schema registry")

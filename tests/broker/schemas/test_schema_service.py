@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
 import pytest
 import trio
 
+from danube.broker.operations.schemas import SchemaOperations
 from danube.broker.schemas.replica import NEGATIVE_S, PREFIX, REACH_S, Replica
 from danube.broker.schemas.service import TRIES, SchemaService
 from danube.metadata.memory import MemoryStore
@@ -21,7 +22,10 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.limits import Limits
-from danube.schema import Book, Examination, Finding, Level, Proposal, SchemaLimits, SchemaType, examine
+from danube.model.schema_api import DeleteSchema
+from danube.registry.changing import delete_version
+from danube.registry.requests import Call
+from danube.schema import LATEST, Book, Change, Examination, Finding, Level, Proposal, SchemaLimits, SchemaType, examine
 from danube.schema.records import PREFIX as RECORDS
 from danube.testing.metadata import FaultyMetadataStore
 
@@ -191,6 +195,42 @@ async def test_a_change_whose_answer_is_lost_is_found_to_be_made() -> None:
         assert a.store.faults["lose_answer"] == 2
         with pytest.raises(SchemaVersionDeletedError):
             await a.service.change_with(lambda book: book.delete_version(SUBJECT, 1))
+
+
+async def delete_by_operation(service: SchemaService, version: int) -> list[int]:
+    operations = SchemaOperations(service, None)  # type: ignore[arg-type] - topics have no part in it
+    return (await operations.delete(DeleteSchema(SUBJECT, version))).versions
+
+
+async def delete_by_request(service: SchemaService, version: int) -> list[int]:
+    call = Call({"subject": SUBJECT, "version": str(version)}, {})
+    gone, _ = await service.change_with(lambda book: delete_version(book, call))
+    return [gone]
+
+
+@pytest.mark.parametrize("delete", [delete_by_operation, delete_by_request])
+@pytest.mark.parametrize("version", [LATEST, 3])
+async def test_a_deletion_without_an_answer_deletes_one_version(
+    delete: Callable[[SchemaService, int], Awaitable[list[int]]], version: int
+) -> None:
+    """Also if the subject has been changed when it is repeated: the latest version is another one by then."""
+    async with brokers(2) as (a, b):
+        await a.service.change(lambda book: book.set_level(None, Level.NONE))
+        for size in range(1, 4):
+            await a.service.register(fixed(size))
+        write = a.service._write
+
+        async def write_unanswered(change: Change) -> None:
+            a.service._write = write  # type: ignore[method-assign]
+            await write(change)
+            await b.service.register(fixed(4))
+            raise UnavailableError("no answer")
+
+        a.service._write = write_unanswered  # type: ignore[method-assign]
+        assert await delete(a.service, version) == [3]
+        assert (await a.service.current()).versions(SUBJECT) == [1, 2, 4]
+        with pytest.raises(SchemaVersionDeletedError):
+            await delete(a.service, 3)
 
 
 async def test_what_one_broker_has_registered_another_one_finds_at_once() -> None:
