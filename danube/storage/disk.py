@@ -277,9 +277,8 @@ class DiskBackend(StorageBackend):
         for key in keys:
             trio.from_thread.check_cancelled()
             path = self._path(key)
-            folders.add(
-                os.path.dirname(path)
-            )  # also of a missing object: an earlier attempt may have failed to sync it
+            # Also of a missing object: an earlier attempt may have failed to sync it.
+            folders.add(os.path.dirname(path))
             with suppress(FileNotFoundError, NotADirectoryError):
                 status = os.stat(path)
                 if not stat.S_ISREG(status.st_mode):
