@@ -571,6 +571,7 @@ class Intake:
             await self._until_thawed()
             await self._admit(size, paid=paid)
             if self._frozen is None:
+                self._topic.check_alive()  # it may have moved away, or have been deleted, while this waited
                 return
 
     async def _admit(self, size: int, *, paid: bool) -> None:

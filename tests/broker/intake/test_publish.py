@@ -23,6 +23,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     LimitExceededError,
     MessageTooLargeError,
+    NotOwnerError,
     ProducerFencedError,
     Status,
     UnimplementedError,
@@ -585,3 +586,43 @@ async def test_too_many_producers_and_subscriptions_name_their_limit(tmp_path: P
             with pytest.raises(LimitExceededError, match="max_subscriptions_per_topic = 1"):
                 async with raw_consumer(channel, TOPIC, "two"):
                     pass
+
+
+@pytest.mark.parametrize("how", ["it has moved", "it has stopped"])
+async def test_a_batch_that_waits_for_the_journal_is_refused_if_its_topic_ends_meanwhile(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was appended by its former owner, acknowledged, and lost, if the topic had moved away."""
+    waiting, space = trio.Event(), trio.Event()
+    told: list[DanubeError | None] = []
+
+    async def admit(size: int) -> None:
+        waiting.set()
+        await space.wait()
+
+    async with running_broker(tmp_path) as running, running.client() as client:
+        await client.admin.create_topic(TOPIC)
+        topic = running.topic(TOPIC)
+        moved = NotOwnerError("topic '/default/t' is at another broker", {"address": "h2:6650"})
+        stopped = DataLossError("its batches are damaged")
+
+        async def publish() -> None:
+            try:
+                await topic.intake.admit(100)
+                told.append(None)
+            except DanubeError as error:
+                told.append(error)
+
+        async with trio.open_nursery() as nursery:
+            with monkeypatch.context() as patch:
+                patch.setattr(topic.intake._journal, "try_admit", lambda size: False)
+                patch.setattr(topic.intake._journal, "admit", admit)
+                nursery.start_soon(publish)
+                await waiting.wait()
+            if how == "it has moved":
+                async with topic.frozen():
+                    topic.end(moved)
+            else:
+                topic.stop(stopped)
+            space.set()
+        assert told == [moved if how == "it has moved" else stopped]
