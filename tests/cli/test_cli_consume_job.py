@@ -197,8 +197,8 @@ def test_raw_is_the_payload_and_a_newline():
     assert printer([]) == b""
 
 
-@pytest.mark.parametrize(("stuck_s", "acked"), [(0.05, [0, 1]), (10.0, [])])
-def test_a_signal_waits_for_output_under_way_but_not_for_ever(stuck_s, acked, monkeypatch):
+@pytest.mark.parametrize(("stuck_s", "grace_s", "acked"), [(0.05, 5.0, [0, 1]), (10.0, 0.5, [])])
+def test_a_signal_waits_for_output_under_way_but_not_for_ever(stuck_s, grace_s, acked, monkeypatch):
     client = two_batches()
 
     def write(data):
@@ -206,7 +206,7 @@ def test_a_signal_waits_for_output_under_way_but_not_for_ever(stuck_s, acked, mo
         time.sleep(stuck_s)
 
     monkeypatch.setattr(_printing, "write_now", write)
-    monkeypatch.setattr(_consume, "_GRACE_S", 0.5)
+    monkeypatch.setattr(_consume, "_GRACE_S", grace_s)
     began = time.monotonic()
     consume(client)
     assert client.acked == acked

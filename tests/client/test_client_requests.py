@@ -111,7 +111,7 @@ def test_many_requesters_each_get_their_own(backend: str, broker: BrokerProcess,
 @BACKENDS
 def test_deadlines_bounds_and_cancellation(backend: str, broker: BrokerProcess, topic: str) -> None:
     async def main(client: Client) -> None:
-        async with client.requester(topic, max_outstanding=2, timeout_s=0.3) as rpc:
+        async with client.requester(topic, max_outstanding=2, timeout_s=2.0) as rpc:
             with pytest.raises(DeadlineExceededError, match=r"no reply within 0\.05 s"):
                 await rpc.request(b"no responder", timeout_s=0.05)
             with anyio.move_on_after(0.05) as scope:
@@ -129,9 +129,8 @@ def test_deadlines_bounds_and_cancellation(backend: str, broker: BrokerProcess, 
 
                 for _ in range(5):
                     group.start_soon(ask)
-                await until(lambda: rpc.outstanding > 0)
-                assert rpc.outstanding == 2
-                await anyio.sleep(0.35)
+                await until(lambda: rpc.outstanding == 2)
+                await anyio.sleep(2.1)
                 assert len(failures) >= 4, "those that wait for a slot have a deadline, too"
                 assert (await rpc.request(b"fast", timeout_s=10)).payload == b"FAST"
             for wrong in ({"timeout_s": 0}, {"attributes": {"x-reply-to": "/default/other"}}):
@@ -262,11 +261,12 @@ def test_the_blocking_facade_has_all_of_it(broker: BrokerProcess, topic: str) ->
             time.sleep(1.0)
             again.ack()
             producer.send_many([b"1", b"2"], key="a1")
-            rest = [consumer.receive(timeout_s=10) for _ in range(3)]
-            # Perhaps for the second time: what waited was given back while the application slept.
-            assert sorted(message.payload for message in rest) == [b"1", b"2", b"later"]
-            for message in rest:
+            rest = set()
+            while len(rest) < 3:  # perhaps some for the second time: what waited was given back meanwhile
+                message = consumer.receive(timeout_s=10)
+                rest.add(message.payload)
                 message.ack()
+            assert rest == {b"1", b"2", b"later"}
             consumer.flush_acks()
             (info,) = client.admin.describe_subscription(topic, "s")
             assert (info.policy.ack_timeout_s, info.consumers[0].key_filters) == (0.6, ["a*"])

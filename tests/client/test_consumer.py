@@ -391,7 +391,7 @@ async def test_cancelling_a_whole_consumer_does_not_wait() -> None:
                     scope.cancel()
                     await trio.lowlevel.checkpoint()
         assert scope.cancelled_caught
-        assert trio.current_time() - began < 0.5
+        assert trio.current_time() - began < 3
 
 
 async def test_several_tasks_share_a_consumer() -> None:

@@ -603,7 +603,7 @@ async def test_a_refused_message_comes_again(tmp_path: Path) -> None:
 
 async def test_a_slow_client_keeps_what_it_has_not_worked_on_yet(tmp_path: Path) -> None:
     async with (
-        compat_broker(tmp_path, subscription_policy={"ack_timeout_s": 1.5}) as running,
+        compat_broker(tmp_path, subscription_policy={"ack_timeout_s": 4.0}) as running,
         calling(running) as caller,
         running.client() as client,
         client.producer(TOPIC) as producer,
@@ -613,12 +613,12 @@ async def test_a_slow_client_keeps_what_it_has_not_worked_on_yet(tmp_path: Path)
         async with receiving(caller, consumer_id) as stream:
             found = [await stream.next() for _ in range(10)]
             for message in found[1:]:  # the first one is forgotten
-                await trio.sleep(0.2)
+                await trio.sleep(0.5)
                 await ack(caller, message)
             forgotten = await stream.next()
             assert forgotten.payload == b"0"
             await ack(caller, forgotten)
-            assert await stream.silent(1.7)
+            assert await stream.silent(4.2)
         assert (await info(running)).redelivered_messages == 1
 
 

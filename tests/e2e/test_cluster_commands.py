@@ -131,7 +131,14 @@ def test_a_cluster_of_three_processes(tmp_path: Path) -> None:
         assert running.lines[0] == f"-- | starting 3 brokers in {tmp_path}; that takes some seconds"
         # All three are there, whichever is asked.
         running.until(lambda: running.json("cluster", "status")["coordinator"], "there is no coordinator")
+
+        def sees_all(number: int) -> bool:
+            found = running.json("cluster", "status", at=number, code=None)
+            states = [row["state"] for row in found.get("brokers", ())]
+            return states == ["active"] * 3 and bool(found["metadata"]["leader"]) and not found["warnings"]
+
         for number in (1, 2, 3):
+            running.until(lambda: sees_all(number), f"b{number} does not see all")  # noqa: B023
             found = running.json("cluster", "status", at=number)
             assert {row["name"]: row["state"] for row in found["brokers"]} == {f"b{n}": "active" for n in (1, 2, 3)}
             assert found["broker"] == number

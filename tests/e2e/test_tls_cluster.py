@@ -38,6 +38,8 @@ async def test_a_cluster_with_tls(tmp_path: Path) -> None:
         url = f"danube+tls://127.0.0.1:{cluster.brokers[0].port}"
         topics = [f"/default/t{number}" for number in range(6)]
         async with danube.connect(url, ca=tmp_path / "ca.pem") as client:
+            while [row.state for row in (await client.admin.cluster_status()).brokers].count("active") < 3:  # noqa: ASYNC110
+                await trio.sleep(0.05)
             for topic in topics:
                 await client.admin.create_topic(topic)
                 async with client.producer(topic) as producer:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.extended
 
 TOPICS = [f"/default/t{number}" for number in range(6)]
 DISK_MIB = 160
-WRITABLE_WITHIN_S = 3.0
+WRITABLE_WITHIN_S = 5.0
 HOUR_S = 3600
 SHIM = """
 #define _GNU_SOURCE

@@ -16,7 +16,7 @@ from network_namespaces import Machines, require_network_namespaces
 
 TOPICS = [f"/default/t{number}" for number in range(6)]
 CUT_S = 6.0
-WRITABLE_WITHIN_S = 3.0
+WRITABLE_WITHIN_S = 5.0
 
 
 @asynccontextmanager

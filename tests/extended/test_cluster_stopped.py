@@ -21,7 +21,7 @@ from danube.model.limits import Limits
 
 TOPICS = [f"/default/t{number}" for number in range(6)]
 FLEETING = [f"/default/n{number}" for number in range(6)]
-WRITABLE_WITHIN_S = 3.0
+WRITABLE_WITHIN_S = 5.0
 
 
 @asynccontextmanager

@@ -247,6 +247,12 @@ async def test_no_panel_is_empty(promtool: str, tmp_path: Path) -> None:
             for number in range(8):
                 await load(client, number)
                 await trio.sleep(1)
+            with trio.fail_after(60):
+                while not any(  # noqa: ASYNC110 - another process
+                    each["metric"]["topic"] == TOPIC and float(each["value"][1]) == 808
+                    for each in await trio.to_thread.run_sync(ask, url, "danube_topic_messages_in_total")
+                ):
+                    await trio.sleep(0.2)
             text = await client.admin.metrics()
             empty = await _empty_panels(url)
             (up,) = await trio.to_thread.run_sync(ask, url, "up")

@@ -97,7 +97,13 @@ async def written(directory: Path) -> None:
         # A block proves that the one before it was synced; nothing proves it for the very last one.
         await store.put("/last", b"")
         await trio.sleep(0.1)  # spare files of the log are renamed
-        shutil.copytree(running, directory)
+        while True:
+            try:
+                shutil.copytree(running, directory)
+                break
+            except shutil.Error:  # a file was renamed meanwhile
+                shutil.rmtree(directory)
+                await trio.sleep(0.05)
     shutil.rmtree(running)
 
 

@@ -16,6 +16,7 @@ HISTORY = 400
 LIMITS = Limits(metadata_history_revisions=HISTORY)
 
 
+@pytest.mark.virtual
 class TestMemoryStore(MetadataStoreConformance):
     lacks = frozenset({"durable"})
     history_revisions = HISTORY
@@ -25,6 +26,7 @@ class TestMemoryStore(MetadataStoreConformance):
 
 
 class TestLoneEmbeddedStore(MetadataStoreConformance):
+    lease_s = 2.0
     history_revisions = HISTORY
 
     @pytest.fixture(autouse=True)
@@ -35,6 +37,7 @@ class TestLoneEmbeddedStore(MetadataStoreConformance):
         return open_store(f"embedded://{self.directory}", limits=LIMITS)
 
 
+@pytest.mark.virtual
 class TestSlowStore(MetadataStoreConformance):
     lacks = frozenset({"durable"})
 

@@ -39,6 +39,7 @@ class TestAlone(MetadataStoreConformance):
 
 
 class TestAloneOnRealFiles(MetadataStoreConformance):
+    lease_s = 2.0
     history_revisions = HISTORY
 
     @pytest.fixture(autouse=True)

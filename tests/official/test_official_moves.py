@@ -38,6 +38,7 @@ async def test_an_official_client_goes_on_while_its_topic_moves_every_second(tmp
                     before = address
                     while (await cluster.owners(client, [topic]))[topic] == before:  # noqa: ASYNC110 - processes
                         await trio.sleep(0.05)
+                    await cluster.settle([topic])
                     await trio.sleep(1)
                 before_end = len(producer.sent)
                 await producer.until(lambda script: len(script.sent) > before_end + 30)

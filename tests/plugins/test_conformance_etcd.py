@@ -22,7 +22,7 @@ def etcd(tmp_path_factory):
 class TestEtcd(MetadataStoreConformance):
     """Each test has a prefix of its own. etcd is not compacted by counting changes, so there is another test for it."""
 
-    lease_s = 1.0
+    lease_s = 3.0
 
     @pytest.fixture(autouse=True)
     def _place(self, etcd):

@@ -24,6 +24,7 @@ HISTORY = 40
 @pytest.mark.extended
 class TestRaftos(MetadataStoreConformance):
     lacks = frozenset({"durable", "linearizable"})
+    lease_s = 3.0
 
     history_revisions = HISTORY
 

@@ -80,6 +80,7 @@ async def take(watch: Watch, count: int) -> list[int]:
 class TestZooKeeper(MetadataStoreConformance):
     """Each test has a prefix of its own."""
 
+    lease_s = 3.0
     history_revisions = HISTORY
 
     @pytest.fixture(autouse=True)

@@ -173,11 +173,11 @@ def test_an_idle_source_asks_the_broker_for_nothing(broker: BrokerProcess, clien
     assert watch is not None
     asked = watch.client.logs.states
     watch.client.logs.states = lambda *args, **kwargs: calls.append("states") or asked(*args, **kwargs)  # type: ignore[method-assign]
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(1_000):
         assert reader.latestOffset(at, ReadAllAvailable()) == at
         assert offsets(reader.reportLatestOffset(), "/default/s-idle") == {"0": 10}
-    assert time.perf_counter() - began < 1.0
+    assert time.thread_time() - began < 1.0
     assert calls == []
     publish(client, "/default/s-idle", numbered(1))
     eventually(lambda: reader.latestOffset(at, ReadAllAvailable()) != at)

@@ -252,7 +252,7 @@ async def test_an_exclusive_subscription_is_refused_while_another_consumer_has_i
 async def test_a_puller_that_stays_away_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("danube.web.pulls._LOOK_S", 0.05)
     async with web_broker(
-        tmp_path, limits={"http_pull_idle_s": 0.2}, subscription_policy={"ack_timeout_s": 0.2}
+        tmp_path, limits={"http_pull_idle_s": 2.0}, subscription_policy={"ack_timeout_s": 0.2}
     ) as web:
         await web.publish("a")
         one = f"{ORDERS}/subscriptions/one"
