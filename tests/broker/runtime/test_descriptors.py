@@ -89,6 +89,7 @@ def test_limits_that_fit_stay_as_they_are() -> None:
     assert fit_to_descriptors(limits) is limits
 
 
+@pytest.mark.timeout(180)  # each of some fifty starts
 async def test_a_start_that_finds_no_descriptor_at_any_of_its_opens_is_refused_as_such(tmp_path: Path) -> None:
     """Lock, journal, metadata, storage, stages, listener: each of them meets the end of the descriptors in turn."""
     settings = {"storage": f"disk://{tmp_path}/bucket", "durability": "os"}
@@ -101,8 +102,9 @@ async def test_a_start_that_finds_no_descriptor_at_any_of_its_opens_is_refused_a
         client.producer(TOPIC) as producer,
     ):
         await producer.send_many([b"a", b"b"])
-    refused_by: list[str] = []
-    for spare in range(100):
+    missing = {"data directory", "metadata.db", "recovery of the journal", "disk", "listening on", "poller"}
+    spare = 0
+    for _ in range(300):
         try:
             with trio.fail_after(20), descriptors_left(spare):
                 await start_once(config)
@@ -110,14 +112,14 @@ async def test_a_start_that_finds_no_descriptor_at_any_of_its_opens_is_refused_a
             found = leaf(error)
             assert exit_code(found) == 75
             assert "ulimit -n" in str(found)
-            refused_by.append(str(found).split(":")[0])
+            missing -= {step for step in missing if step in str(found).split(":")[0]}
+            spare += 1
         else:
-            break
+            if not missing:
+                break
+            spare -= 1  # of those that open at the same time, another one may meet the end
     else:
-        raise AssertionError("it never starts")
-    steps = " ".join(refused_by)
-    for step in ("data directory", "metadata.db", "recovery of the journal", "disk", "listening on", "poller"):
-        assert step in steps
+        raise AssertionError(f"it never starts, or is never refused by {missing}")
     async with running_broker(tmp_path, **settings) as broker, danube.connect(broker.url) as client:
         assert (await client.admin.describe_topic(TOPIC)).end_offset == 2
 
