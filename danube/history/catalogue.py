@@ -458,6 +458,26 @@ class HistoryCatalogue:
             if ref.storage != storage or not ref.key.startswith(prefix)
         }
 
+    def forget_commits_of(self, topic_ids: Iterable[TopicId], storage: str, prefix: str) -> None:
+        """Remove what commits in a storage whose keys have a prefix hold of topics that have left them.
+
+        It is sealed by now. If such a topic returned, it would count as the only copy, and may be deleted by then.
+        """
+        for topic_id in topic_ids:
+            topic = self.topics.get(topic_id)
+            if topic is None:
+                continue
+            gone = [
+                record
+                for record in topic.parts
+                if record.storage == storage and record.object.startswith(prefix) and record.ref in self.commits
+            ]
+            topic.remove(gone)
+            for record in gone:
+                self._release_commit(record)
+            if not topic.parts and not topic.epoch:
+                del self.topics[topic_id]
+
     def _release_commit(self, record: PartRecord) -> None:
         ref = record.ref
         found = self.commits[ref]

@@ -488,6 +488,9 @@ class BucketLevel(Level):
             if number in ids
         ]
         names = {number: each for _, each, number, _ in everything}
+        left = (recovered.topics.keys() | recovered.state.topic_ids) - names.keys()
+        prefix = f"wal/{self.claims.place(wal)}/"
+        self.history.catalogue.forget_commits_of(map(TopicId, left), wal.storage, prefix)
         visitor = RecoveryVisitor(
             names,
             subscriptions,

@@ -316,6 +316,38 @@ async def test_a_storage_that_the_target_does_not_reach_is_named(
             assert serves(source)
 
 
+async def test_a_topic_returns_to_a_broker_that_died_when_it_left(tmp_path: Path) -> None:
+    """Found by a world: what its wal still had of the former stay hid the sealed history, and was deleted then."""
+    limits = {"remote_snapshot_commits": 6, "segment_merge_parts": 2, "segment_grace_s": 0.05}
+    async with cluster(tmp_path, 2, limits=limits, **SHARED) as world:
+        source, target = await begun(world)
+        async with source.client() as client, client.producer(NAME, name="p") as producer:
+            for number in range(5):
+                await producer.send(b"%d" % number)
+                await source.broker.directory.history.seal_now([source.broker.directory.find(NAME)])
+
+            async def dies(topic: object) -> None:
+                world.nursery.start_soon(source.kill)
+                await trio.sleep_forever()
+
+            source.broker.directory.levels.bucket.handover.left = dies
+            await order(source, target)
+            await wait_until(lambda: serves(target))
+        await wait_until(lambda: source.node.life is None)
+        await source.start()
+        await target.broker.directory.history.keep()
+        await moved(target, source)
+        async with source.client() as client:
+            async with client.producer(NAME, name="p") as producer:
+                for number in range(5, 25):
+                    await producer.send(b"%d" % number)
+                    await trio.sleep(0.2)  # snapshots, and the deletion of what they do not mention
+            assert await stored(source, 25) == list(range(25))
+        await source.kill()
+        await source.start()
+        assert await stored(source, 25) == list(range(25))
+
+
 async def test_partitions_in_different_wals_are_changed_enlarged_and_deleted(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, **SHARED) as world:
         source = world.machines[0]
