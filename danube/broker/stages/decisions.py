@@ -200,7 +200,7 @@ def inherited(producer: str, own: int | None, left: Mapping[str, ProducerRecord]
 
     A commit that was decided and not reported as complete cannot be finished: its stages were on the disk of the broker
     that is gone. How much of it is in its topics is unknown, so neither can it count as committed nor be committed
-    again. It is refused until somebody has looked: a job that goes on under another name says so by that.
+    again. It is refused until an operator has looked: a job that goes on under another name says so by that.
 
     Args:
         producer: whose decisions.
