@@ -96,7 +96,11 @@ async def test_a_goaway_below_an_open_stream() -> None:
             broker.hold_acks.set()
             await receipt
             await wait_until(lambda: len(broker.opens) == 4)
-            assert [(await consumer.receive()).payload for _ in range(2)] == [b"0", b"1"]
+            received = [(await consumer.receive()).payload]
+            while received[-1] != b"1":
+                received.append((await consumer.receive()).payload)
+            # The first one was not acknowledged: it may have been taken before the stream was opened again.
+            assert received in ([b"0", b"1"], [b"0", b"0", b"1"])
             await wait_until(lambda: first not in broker.server._connections)
         assert broker.topic(TOPIC).payloads() == [b"0", b"1"]
 
